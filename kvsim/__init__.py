@@ -1,0 +1,39 @@
+"""A simulation-first research toolkit for the KV cache of LLM serving.
+
+The one call most people need is `kvsim.replay(...)`. Importing kvsim loads neither pandas nor
+matplotlib; each public name is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kvsim.api import ReplayConfig, ReplayResult, replay, sample
+    from kvsim.trace.loading import load as load_trace
+
+__version__ = "0.1.0"
+
+__all__ = ["ReplayConfig", "ReplayResult", "__version__", "load_trace", "replay", "sample"]
+
+_HOME: Final = {
+    "ReplayConfig": ("kvsim.api", "ReplayConfig"),
+    "ReplayResult": ("kvsim.api", "ReplayResult"),
+    "load_trace": ("kvsim.trace.loading", "load"),
+    "replay": ("kvsim.api", "replay"),
+    "sample": ("kvsim.api", "sample"),
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'kvsim' has no attribute {name!r}")
+    module, attribute = _HOME[name]
+    value = getattr(import_module(module), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,184 @@
+"""Configuration of the core: one frozen dataclass per concern, checked when it is made.
+
+Every field has its unit in its name and the reason for its default beside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from kvsim.errors import ConfigError
+
+
+class SwapIn(StrEnum):
+    """When a request whose blocks are still on their way up joins the batch."""
+
+    OVERLAP = "overlap"
+    """At once: its layers wait for the layers of the copy (layer gate)."""
+    WAIT = "wait"
+    """After the copy has settled; others go on meanwhile."""
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheConfig:
+    """The cache manager of one instance.
+
+    Parameters
+    ----------
+    block_size
+        Tokens a block.
+    tier_blocks
+        Capacity of each tier in blocks, nearest first: `(gpu,)` or `(gpu, cpu)`. A second tier
+        of 0 blocks is the same as none.
+    swap_batch_blocks
+        How many blocks a write-back moves at least, in one Transfer. Default: 1/32 of the GPU
+        tier, at most 128 (128 costs 0.1 % of the hits and a third of the time of 1).
+    low_watermark_blocks
+        Write back ahead of need while fewer blocks are free or leaving. Only with a second tier.
+        Default: as `swap_batch_blocks`.
+    keep_outputs
+        Whether full blocks of output tokens stay cached when their request ends.
+    num_groups
+        Cache groups (layers with block tables of their own). Only 1 is supported.
+    """
+
+    block_size: int = 512  # what the Mooncake traces hash
+    tier_blocks: tuple[int, ...] = (10_000,)
+    swap_batch_blocks: int | None = None
+    low_watermark_blocks: int | None = None
+    keep_outputs: bool = True  # engines do: the next turn of a chat begins with them
+    num_groups: int = 1
+
+    def __post_init__(self) -> None:
+        _at_least("block_size", self.block_size, 1)
+        if not self.tier_blocks or len(self.tier_blocks) > 2:
+            raise ConfigError(f"tier_blocks must name 1 or 2 tiers, not {self.tier_blocks!r}")
+        _at_least("gpu_blocks", self.tier_blocks[0], 1)
+        for capacity in self.tier_blocks[1:]:
+            _at_least("cpu_blocks", capacity, 0)
+        if self.swap_batch_blocks is not None:
+            _at_least("swap_batch_blocks", self.swap_batch_blocks, 1)
+        if self.low_watermark_blocks is not None:
+            _at_least("low_watermark_blocks", self.low_watermark_blocks, 0)
+        if self.num_groups != 1:
+            raise ConfigError(
+                f"num_groups must be 1, not {self.num_groups!r}: hybrid models with several cache"
+                " groups (sliding windows beside full attention) are not supported"
+            )
+
+    @property
+    def swap_batch(self) -> int:
+        """Blocks a write-back moves at least."""
+        if self.swap_batch_blocks is not None:
+            return self.swap_batch_blocks
+        return max(1, min(128, self.tier_blocks[0] // 32))
+
+    @property
+    def low_watermark(self) -> int:
+        """Free blocks below which a write-back starts ahead of need."""
+        if self.low_watermark_blocks is not None:
+            return self.low_watermark_blocks
+        return self.swap_batch if self.swap_batch > 1 else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """The continuous-batching scheduler of one instance.
+
+    Parameters
+    ----------
+    token_budget
+        Most tokens a step computes, prefill and decode together.
+    max_running
+        Most requests that hold blocks at a time.
+    decode_reserve_blocks
+        Blocks for output tokens that an admission takes along with the prompt's.
+    grow_blocks
+        Blocks a decoding request gets at a time when its table is full.
+    max_blocks_per_request
+        Longest block table; a request that needs more is refused at arrival. None: the GPU tier.
+    swap_in
+        When a request whose blocks are being copied up joins the batch.
+    max_attempts
+        A request whose attempts failed this often ends as "failed".
+    transfer_timeout_ns, forward_timeout_ns
+        Deadline of an op after its issue; None: no deadline.
+    """
+
+    token_budget: int = 8192  # vLLM's default for offline use on 80 GB cards and larger
+    max_running: int = 256  # vLLM's and FastDeploy's usual default
+    decode_reserve_blocks: int = 1  # enough for the first tokens; FastDeploy takes 2 of 64 tokens
+    grow_blocks: int = 1  # a block is 512 tokens by default, longer than most answers
+    max_blocks_per_request: int | None = None
+    swap_in: SwapIn = SwapIn.OVERLAP
+    max_attempts: int = 16
+    transfer_timeout_ns: int | None = None
+    forward_timeout_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("token_budget", "max_running", "grow_blocks", "max_attempts"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("decode_reserve_blocks", self.decode_reserve_blocks, 0)
+        for name in ("max_blocks_per_request", "transfer_timeout_ns", "forward_timeout_ns"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)
+        if self.token_budget < self.max_running:
+            raise ConfigError(
+                f"token_budget ({self.token_budget}) must be at least max_running"
+                f" ({self.max_running}): each decoding request takes one token a step"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkConfig:
+    """One link between two tiers of an instance, per rank.
+
+    An op costs `latency_ns + overhead_ns`, then its bytes share the bandwidth fairly with the
+    other ops on the link. `full_duplex`: both directions have the whole bandwidth each.
+    """
+
+    bytes_per_second: int
+    latency_ns: int
+    overhead_ns: int
+    full_duplex: bool = True
+
+    def __post_init__(self) -> None:
+        _at_least("bytes_per_second", self.bytes_per_second, 1)
+        _at_least("latency_ns", self.latency_ns, 0)
+        _at_least("overhead_ns", self.overhead_ns, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultConfig:
+    """Seeded faults of the simulator. Rates are per op and rank, 0 to 1.
+
+    `fail_rate`: the op ends FAILED. `delay_rate`: it ends `delay_ns` later. `hang_rate`: it never
+    ends: TIMED_OUT at its deadline, Settled `settle_ns` after that (an op without a deadline
+    cannot hang; it fails instead).
+    """
+
+    fail_rate: float = 0.0
+    delay_rate: float = 0.0
+    hang_rate: float = 0.0
+    delay_ns: int = 1_000_000
+    settle_ns: int = 10_000_000
+    kinds: tuple[str, ...] = field(default=("transfer", "forward"))
+
+    def __post_init__(self) -> None:
+        for name in ("fail_rate", "delay_rate", "hang_rate"):
+            rate = getattr(self, name)
+            if not isinstance(rate, int | float) or not 0 <= rate <= 1:
+                raise ConfigError(f"{name} must be between 0 and 1, not {rate!r}")
+        if self.fail_rate + self.delay_rate + self.hang_rate > 1:
+            raise ConfigError("fail_rate, delay_rate and hang_rate must add up to at most 1")
+        _at_least("delay_ns", self.delay_ns, 0)
+        _at_least("settle_ns", self.settle_ns, 0)
+        unknown = set(self.kinds) - {"transfer", "forward"}
+        if unknown:
+            raise ConfigError(f"fault kinds are 'transfer' and 'forward', not {min(unknown)!r}")

@@ -1,0 +1,183 @@
+"""Making room: eviction is planned, then applied, and never waits for the tier below."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.core.cache import OpenTransfer
+from kvsim.core.ops import Place, Transfer
+from kvsim.core.ports import RemoveReason
+from kvsim.core.residency import CopyEvent
+from kvsim.errors import PolicyError
+from kvsim.events import RemoveCause, TransferIssued
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.core.cache import CacheState
+    from kvsim.core.tier import Tier
+    from kvsim.types import BlockId, NodeId, OpId, RequestId
+
+
+class Evictor:
+    """Frees GPU blocks: writes them back to the tier below where that has room, else drops them.
+
+    Parameters
+    ----------
+    cache
+        The state to change.
+    new_op_id
+        Gives the id of the next op.
+    instance
+        Named in the Places of the ops.
+    timeout_ns
+        Deadline of a Transfer after its issue; None: none.
+    """
+
+    def __init__(
+        self,
+        cache: CacheState,
+        *,
+        new_op_id: Callable[[], OpId],
+        instance: int,
+        timeout_ns: int | None,
+    ) -> None:
+        self._cache = cache
+        self._new_op_id = new_op_id
+        self._timeout_ns = timeout_ns
+        self._places = [Place(instance=instance, tier=tier.index) for tier in cache.tiers]
+
+    def reclaim(self, n: int, now: int) -> list[Transfer]:
+        """Take up to `n` evictable blocks from the GPU tier.
+
+        Blocks that find no room below are free on return; the others when the returned Transfers
+        are done. The oldest victims are dropped first: the slots below go to those chosen last,
+        so that ancestors come before descendants and a child gets one only if its parent keeps a
+        copy somewhere.
+        """
+        cache = self._cache
+        gpu, lower = cache.gpu, cache.lower
+        if lower is None:
+            self._drop_victims(gpu, n, now)
+            return []
+        num_slots = len(lower.pool.free)
+        if cache.drop_next:
+            # Dropping needs the copies below the victims gone first, as with a full tier.
+            cache.drop_next = False
+            self._drop_victims(lower, lower.pool.capacity, now)
+            num_slots = 0
+        elif num_slots < n:
+            self._drop_victims(lower, n - num_slots, now)
+            num_slots = len(lower.pool.free)
+        victims = gpu.policy.choose_victims(n, cache.peels[gpu.index], now)
+        if len(victims) <= num_slots:
+            demoted = victims
+            if not victims:
+                return []
+        else:
+            demoted = self._drop_oldest(victims, num_slots)
+        gpu.policy.on_remove(demoted, RemoveReason.DEMOTED)
+        return [self._demote(demoted, lower, now)] if demoted else []
+
+    def issue(
+        self,
+        nodes: list[NodeId],
+        source: Tier,
+        target: Tier,
+        target_ids: list[BlockId],
+        now: int,
+        *,
+        attempts: tuple[tuple[RequestId, int], ...] = (),
+        releases_source: bool = False,
+    ) -> Transfer:
+        """Record a Transfer of the nodes' copies into `target_ids` and return it."""
+        cache = self._cache
+        op_id = self._new_op_id()
+        source_ids = source.copies.blocks_of(nodes)
+        cache.transfers[op_id] = OpenTransfer(
+            nodes, source.index, target.index, source_ids, target_ids
+        )
+        if cache.sink is not None:
+            cache.sink.emit(
+                TransferIssued(
+                    op_id=op_id,
+                    source=source.index,
+                    target=target.index,
+                    keys=tuple(map(cache.tree.key_of.__getitem__, nodes)),
+                    source_ids=tuple(source_ids),
+                    target_ids=tuple(target_ids),
+                    releases_source=releases_source,
+                )
+            )
+        return Transfer(
+            op_id=op_id,
+            source=self._places[source.index],
+            target=self._places[target.index],
+            source_ids=tuple(source_ids),
+            target_ids=tuple(target_ids),
+            attempts=attempts,
+            releases_source=releases_source,
+            deadline_at=None if self._timeout_ns is None else now + self._timeout_ns,
+        )
+
+    def _demote(self, nodes: list[NodeId], lower: Tier, now: int) -> Transfer:
+        gpu = self._cache.gpu
+        target_ids = lower.pool.take(len(nodes))
+        # No parent is evictable below: who has a child above has at most a copy on its way down.
+        lower.copies.reserve(nodes, target_ids, self._cache.tree.parent)
+        return self.issue(nodes, gpu, lower, target_ids, now, releases_source=True)
+
+    def _drop_victims(self, tier: Tier, n: int, now: int) -> None:
+        """Drop up to `n` evictable blocks of a tier that nothing below depends on."""
+        cache = self._cache
+        victims = tier.policy.choose_victims(n, cache.peels[tier.index], now)
+        if len(victims) > n:
+            raise PolicyError(f"{len(victims)} victims chosen where {n} were asked for")
+        if victims:
+            self._drop_chosen(tier, victims)
+
+    def _drop_chosen(self, tier: Tier, victims: list[NodeId]) -> None:
+        """Finish victims that were peeled off by DROP, their parents let go of."""
+        cache = self._cache
+        if cache.sink is not None:
+            cache.emit_removed(tier, victims, RemoveCause.EVICTED)
+        tier.pool.give_dropped(tier.copies.blocks_of(victims))
+        tier.policy.on_remove(victims, RemoveReason.EVICTED)
+        cache.forget(victims)
+
+    def _drop_oldest(self, victims: list[NodeId], num_slots: int) -> list[NodeId]:
+        """Drop all but the last `num_slots` victims; return those to be written back.
+
+        A victim stays where it is if something of its subtree is busy below (a copy under way,
+        or read): dropping it would leave that out of reach, and it holds its ancestors back too.
+        """
+        cache = self._cache
+        gpu, lower = cache.gpu, cache.lower
+        parent = cache.tree.parent
+        first_slot = len(victims) - num_slots
+        dropped: list[NodeId] = []
+        demoted: list[NodeId] = []
+        kept: list[NodeId] = []
+        for i, node in enumerate(victims):
+            if gpu.copies.holds[node]:
+                kept.append(node)
+            elif i >= first_slot:
+                demoted.append(node)
+                continue
+            elif lower is not None and lower.copies.holds[node]:
+                kept.append(node)
+            else:
+                dropped.append(node)
+                continue
+            cache.hold(gpu, parent[node])
+        if dropped:
+            gpu.copies.move(dropped, CopyEvent.LEFT)
+            self._drop_chosen(gpu, dropped)
+        if kept:
+            gpu.copies.move(kept, CopyEvent.RESCUE)
+            gpu.policy.on_remove(kept, RemoveReason.DEMOTED)
+            gpu.policy.on_insert(kept, 0, None)
+            for node in kept:
+                if not gpu.copies.holds[node]:
+                    gpu.policy.on_evictable(node)
+        return demoted

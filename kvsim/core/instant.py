@@ -1,0 +1,66 @@
+"""Requests one after another, every op done at once: hit rates without time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.core.attempt import Attempt, BlockLayout
+from kvsim.core.manager import Blocked
+from kvsim.core.ops import Completion, Outcome
+from kvsim.errors import StalledError
+from kvsim.events import EndReason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvsim.core.manager import CacheManager
+    from kvsim.types import Request
+
+
+class InstantHit:
+    """What one request found: leading blocks by tier, or that it can never fit."""
+
+    __slots__ = ("is_refused", "num_cpu_blocks", "num_gpu_blocks", "request")
+
+    def __init__(self, request: Request, num_gpu: int, num_cpu: int, *, is_refused: bool) -> None:
+        self.request = request
+        self.num_gpu_blocks = num_gpu
+        self.num_cpu_blocks = num_cpu
+        self.is_refused = is_refused
+
+
+def replay_instantly(manager: CacheManager, requests: Iterable[Request]) -> Iterator[InstantHit]:
+    """Put each request through `manager` and out again before the next; yield what it hit.
+
+    Prompt blocks only: no output tokens, no decode reserve. A request with more blocks than the
+    GPU tier is refused.
+    """
+    block_size = manager.config.block_size
+    capacity = manager.config.tier_blocks[0]
+    for request in requests:
+        num_keys = len(request.block_keys)
+        if num_keys > capacity:
+            yield InstantHit(request, 0, 0, is_refused=True)
+            continue
+        # A partial last block that is not a block of its own takes no room here.
+        layout = BlockLayout(request, block_size)
+        attempt = Attempt(request, number=0, layout=layout, num_made=0, num_wanted_blocks=num_keys)
+        now = request.arrived_at
+        _admit(manager, attempt, now)
+        manager.fill_at_once(attempt, num_keys)
+        num_cpu = attempt.num_reload_blocks
+        yield InstantHit(request, attempt.num_hit_blocks - num_cpu, num_cpu, is_refused=False)
+        manager.release(attempt, EndReason.FINISHED, now)
+
+
+def _admit(manager: CacheManager, attempt: Attempt, now: int) -> None:
+    """Admit, finishing at once whatever that takes: with nothing else running it must succeed."""
+    while not attempt.is_admitted:
+        outcome = manager.admit(attempt, now)
+        ops = () if isinstance(outcome, Blocked) else outcome.ops
+        if not (ops or attempt.is_admitted):
+            raise StalledError(f"request {attempt.request.request_id} found no room: {outcome}")
+        for op in ops:
+            manager.settle(
+                Completion(op_id=op.op_id, outcome=Outcome.DONE, started_at=now, finished_at=now)
+            )

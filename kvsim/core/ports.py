@@ -1,0 +1,180 @@
+"""What others plug into the core: a backend, an eviction policy, an event sink.
+
+Each sentence of these docstrings is the contract, and has a test in the conformance suites.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvsim.core.ops import Answer, Command
+    from kvsim.events import Event
+    from kvsim.types import BlockKey, NodeId, Rng
+
+
+class Backend(Protocol):
+    """Executes ops and owns time.
+
+    Every submitted Forward and Transfer gives exactly one Completion. After an outcome TIMED_OUT
+    exactly one Settled follows. A Cancel has no answer of its own. An op whose predecessor (in
+    `after`) did not end DONE ends FAILED; it does not hang. Forwards of an instance run in
+    submission order. Progress never depends on new work arriving.
+    """
+
+    def now(self) -> int:
+        """Return the time in nanoseconds. Never decreases."""
+
+    def submit(self, command: Command) -> None:
+        """Take a command. Never blocks and never calls back."""
+
+    def wait(self, until: int | None) -> Sequence[Answer]:
+        """Return the next answers, at least one, ordered by (finish time, op id).
+
+        Returns an empty sequence once `now() >= until`, and at once when `until` is None and
+        nothing is in flight.
+        """
+
+    def close(self) -> None:
+        """Release threads, processes, memory and sockets. Idempotent."""
+
+
+class EventSink(Protocol):
+    """Receives one event per decision, in order. Must not call back into the core."""
+
+    def emit(self, event: Event) -> None:
+        """Take one event."""
+
+
+class RemoveReason(StrEnum):
+    """Why a block leaves a tier."""
+
+    EVICTED = "evicted"
+    """Chosen as a victim and dropped: gone from this tier and kept nowhere below it."""
+    DEMOTED = "demoted"
+    """Chosen as a victim and moved to the tier below."""
+    PROMOTED = "promoted"
+    """Moved to the tier above because a request wants it."""
+    DETACHED = "detached"
+    """Taken out of the tree (its computation failed, or a flush)."""
+
+
+class AccessInfo(NamedTuple):
+    """What a policy may know about the access that caused a call.
+
+    A named tuple, since one is made per admission: a frozen dataclass takes three times as long.
+
+    `now` is the time of admission (ns). `next_use_at[i]` is the index of the request that will
+    want block i of this request's prompt next; it is None unless the policy asked for the future.
+    """
+
+    now: int
+    request_index: int
+    session_id: str | None
+    num_tokens: int
+    priority: int
+    expires_at: int | None
+    next_use_at: Sequence[int] | None
+
+
+class Peel(Protocol):
+    """Takes victims off the tree: the prefix rule, handed to the policy as a function."""
+
+    def __call__(
+        self,
+        leaf: NodeId,
+        n: int,
+        rank: Sequence[int],
+        limit: int,
+        out: list[NodeId],
+        /,
+    ) -> NodeId:
+        """Take `leaf`, then its ancestors one by one while they are bare and rank no higher.
+
+        At most `n` nodes in all, ancestors only while `rank[node] <= limit`; each is appended to
+        `out`. Returns the next bare ancestor, which the policy must list itself, or -1.
+        """
+
+
+class EvictionPolicy(Protocol):
+    """An order over the evictable blocks of one tier. The batch form: fast, for built-in policies.
+
+    A policy sees neither the tree nor a clock. Nodes are small dense ints, used again after
+    `on_remove`, so that lists indexed by node are allowed. One object serves one tier.
+    """
+
+    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
+        """Blocks enter the tier: a piece of one request's path, root first, `nodes[0]` at `depth`.
+
+        `info` is None for a batch demoted from the tier above, then in victim order (the one
+        that left first comes first) and `depth` is 0.
+        """
+
+    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
+        """One request matched these blocks of the tier, root first. Comes before its inserts."""
+
+    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
+        """A request that held `path` (root first) lets go of it, at its end or preemption."""
+
+    def on_evictable(self, node: NodeId) -> None:
+        """`node` may be chosen from now on: it has no reference, is settled and bare."""
+
+    def on_pinned(self, node: NodeId) -> None:
+        """`node` may not be chosen until the next `on_evictable`. Idempotent."""
+
+    def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
+        """Blocks left the tier. Victims the policy chose itself are reported here too."""
+
+    def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
+        """Return at most `n` nodes to take from the tier, each evictable when its turn comes.
+
+        Every victim is taken with `peel` and is always obeyed. Fewer than `n` only if no more
+        are evictable: none returned while an evictable node exists is a fault.
+        """
+
+
+class BlockPolicy(Protocol):
+    """The per-block form, for users: simpler, about half as fast. Wrapped by `PerBlockAdapter`.
+
+    Keys are opaque and keep their meaning after removal, so ghosts may be kept by key.
+    Within one request calls come leaf first, hits before inserts.
+    """
+
+    def on_insert(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
+        """A block enters the tier at `depth` (0 is a root)."""
+
+    def on_hit(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
+        """A request matched the block."""
+
+    def on_evictable(self, key: BlockKey) -> None:
+        """The block may be chosen from now on."""
+
+    def on_pinned(self, key: BlockKey) -> None:
+        """The block may not be chosen until the next `on_evictable`. Idempotent."""
+
+    def on_remove(self, key: BlockKey, reason: RemoveReason) -> None:
+        """The block left the tier, chosen or not."""
+
+    def choose_victim(self, now: int) -> BlockKey | None:
+        """Return one evictable block; None only if there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyContext:
+    """What a policy is built from. One context per tier; `shared` is common to all tiers.
+
+    `num_nodes` bounds every node id. `key_of[node]` is the key of a live node. `recompute_ns`
+    gives the cost of computing the block at a depth again.
+    """
+
+    tier: int
+    capacity_blocks: int
+    num_nodes: int
+    key_of: Sequence[BlockKey]
+    rng: Rng
+    recompute_ns: Callable[[int], int]
+    shared: dict[str, object] = field(default_factory=dict)

@@ -1,0 +1,509 @@
+"""Continuous batching on one instance, first come first served: decisions only.
+
+A step of the engine asks `step(now)`. Unless a Forward is running it builds the next one: blocks
+for the decoding members first (preempting the last admitted if need be), then the prompts begun,
+then, while the token budget lasts, admissions from the head of the queue. A running Forward of
+many decode steps is cancelled at its next step boundary when the batch could change.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from kvsim.config import SwapIn
+from kvsim.core.batch import DecodeBatch
+from kvsim.core.manager import Admission, Blocked
+from kvsim.core.ops import Cancel, Completion, Forward, Gate, Outcome, Slice
+from kvsim.core.sequence import Sequence, Status
+from kvsim.events import EndReason, RequestRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from kvsim.config import SchedulerConfig
+    from kvsim.core.attempt import Attempt
+    from kvsim.core.manager import CacheManager
+    from kvsim.core.ops import Answer, Command
+    from kvsim.core.ports import EventSink
+    from kvsim.types import OpId, Request, RequestId
+
+
+class Scheduler:
+    """Drives one CacheManager through a stream of arrivals.
+
+    Parameters
+    ----------
+    manager
+        The cache of the instance.
+    arrivals
+        Requests in order of arrival.
+    config
+        Budgets and limits.
+    instance
+        Number of the instance, named in ops.
+    sink
+        Where events go; None: nowhere.
+
+    Attributes
+    ----------
+    ended
+        Every request that has come to an end, in that order.
+    """
+
+    def __init__(
+        self,
+        manager: CacheManager,
+        arrivals: Iterable[Request],
+        config: SchedulerConfig,
+        *,
+        instance: int = 0,
+        sink: EventSink | None = None,
+    ) -> None:
+        self._manager = manager
+        self._config = config
+        self._instance = instance
+        self._sink = sink
+        self._block_size = manager.config.block_size
+        self._arrivals: Iterator[Request] = iter(arrivals)
+        self._next: Request | None = next(self._arrivals, None)
+        self._waiting: deque[Sequence] = deque()
+        self._running: dict[RequestId, Sequence] = {}  # in order of admission
+        self._prefilling: list[Sequence] = []
+        self._num_loading = 0
+        self._batch = DecodeBatch(self._block_size)
+        self._forward: Forward | None = None
+        self._computing: list[tuple[Sequence, int]] = []  # slices of the running Forward
+        self._is_stopping = False
+        self._fenced: OpId | None = None  # a timed-out Forward that has not settled
+        self._stuck_version = -1  # the head of the queue was turned away at this version
+        self._cancels: list[tuple[int, RequestId]] = []
+        self._cancel_wanted: list[RequestId] = []  # by the clients of the running Forward
+        self._by_id: dict[RequestId, Sequence] = {}
+        self.ended: list[Sequence] = []
+        self.num_preemptions = 0
+        self.num_forwards = 0
+
+    # -- what the engine loop calls
+
+    def has_work(self) -> bool:
+        """Whether a request is left or an op has not settled."""
+        return bool(
+            self._next is not None or self._waiting or self._running or self._manager.has_open_ops
+        )
+
+    def next_wakeup_at(self) -> int | None:
+        """Return the time of the next arrival or client's cancellation, if one is to come."""
+        arrival = self._next.arrived_at if self._next is not None else None
+        if not self._cancels:
+            return arrival
+        cancel = self._cancels[0][0]
+        return cancel if arrival is None else min(arrival, cancel)
+
+    def step(self, now: int) -> list[Command]:
+        """Take what has arrived by `now` and decide; return the commands to submit."""
+        self._take_arrivals(now)
+        while self._cancels and self._cancels[0][0] <= now:
+            self.cancel(heappop(self._cancels)[1], now)
+        if self._forward is None:
+            return self._build(now) if self._fenced is None else []
+        if self._forward.num_steps > 1 and not self._is_stopping and self._may_change_batch():
+            self._is_stopping = True
+            return [Cancel(op_id=self._forward.op_id)]
+        return []
+
+    def settle(self, answer: Answer) -> None:
+        """Take the answer to an op."""
+        if self._forward is not None and answer.op_id == self._forward.op_id:
+            self._settle_forward(answer)
+            return
+        if answer.op_id == self._fenced:
+            self._fenced = None
+        for attempt in self._manager.settle(answer):
+            self._restart(attempt, answer.finished_at)
+        if self._num_loading:
+            self._finish_loading()
+
+    def cancel(self, request_id: RequestId, now: int) -> None:
+        """End a request at its client's wish; does nothing if it has ended.
+
+        Its blocks go back when no op reads or writes them any more.
+        """
+        sequence = self._by_id.get(request_id)
+        if sequence is None:
+            return
+        if sequence.status is Status.WAITING:
+            self._waiting.remove(sequence)
+            self._end(sequence, Status.CANCELLED, now)
+        elif self._is_in_forward(sequence):
+            sequence.is_cancel_wanted = True
+            self._cancel_wanted.append(request_id)
+        else:
+            self._leave(sequence)
+            self._release(sequence, EndReason.CANCELLED, now)
+            self._end(sequence, Status.CANCELLED, now)
+
+    # -- arrivals
+
+    def _take_arrivals(self, now: int) -> None:
+        request = self._next
+        while request is not None and request.arrived_at <= now:
+            sequence = Sequence(request, self._block_size)
+            self._refuse_or_queue(sequence, request.arrived_at)
+            self._next = request = next(self._arrivals, None)
+
+    def _refuse_or_queue(self, sequence: Sequence, now: int) -> None:
+        request = sequence.request
+        needed = sequence.num_most_blocks
+        allowed = self._manager.config.tier_blocks[0]
+        if self._config.max_blocks_per_request is not None:
+            allowed = min(allowed, self._config.max_blocks_per_request)
+        if needed > allowed:
+            if self._sink is not None:
+                self._sink.emit(
+                    RequestRefused(
+                        at=now,
+                        request_id=request.request_id,
+                        needed_blocks=needed,
+                        allowed_blocks=allowed,
+                    )
+                )
+            self._end(sequence, Status.REFUSED, now)
+            return
+        self._waiting.append(sequence)
+        self._by_id[request.request_id] = sequence
+        if request.cancelled_at is not None:
+            heappush(self._cancels, (request.cancelled_at, request.request_id))
+
+    # -- the next Forward
+
+    def _may_change_batch(self) -> bool:
+        if self._prefilling:
+            return True
+        if self._cancel_wanted:
+            return True
+        return (
+            bool(self._waiting)
+            and len(self._running) < self._config.max_running
+            and self._stuck_version != self._manager.version
+        )
+
+    def _build(self, now: int) -> list[Command]:
+        commands: list[Command] = []
+        batch = self._batch
+        num_preempted = self.num_preemptions
+        if batch.must_grow(1) and not self._grow(1, commands, now) and batch.num_members:
+            commands += self._manager.keep_low_watermark(now)
+            return commands
+        budget = self._config.token_budget - batch.num_members
+        op_id = self._manager.new_op_id()
+        slices: list[Slice] = []
+        after: set[OpId] = set()
+        for sequence in self._prefilling:
+            if budget <= 0:
+                break
+            budget -= self._slice(sequence, budget, op_id, slices, after)
+        # Those just preempted wait at least until the others have used what that freed.
+        if self._waiting and self.num_preemptions == num_preempted:
+            self._admit(budget, op_id, slices, after, commands, now)
+        num_steps = 1 if slices else batch.num_steps_to_due()
+        if num_steps > 1 and batch.must_grow(num_steps):
+            num_steps = self._grow(num_steps, commands, now)
+        commands += self._manager.keep_low_watermark(now)
+        if slices or (num_steps > 0 and batch.num_members):
+            commands.append(self._new_forward(op_id, num_steps, slices, after, now))
+        return commands
+
+    def _new_forward(
+        self, op_id: OpId, num_steps: int, slices: list[Slice], after: set[OpId], now: int
+    ) -> Forward:
+        after.discard(op_id)
+        timeout_ns = self._config.forward_timeout_ns
+        batch = self._batch
+        joined, left, grown = batch.take_difference()
+        if slices:
+            self._manager.issue_forward(op_id, after)
+        # By position: naming the fields takes twice as long.
+        self._forward = Forward(
+            op_id,
+            self._instance,
+            num_steps,
+            tuple(slices),
+            joined,
+            left,
+            grown,
+            batch.num_members,
+            batch.num_context_tokens,
+            tuple(sorted(after)),
+            Gate.LAYER,
+            None if timeout_ns is None else now + timeout_ns,
+        )
+        self._is_stopping = False
+        self.num_forwards += 1
+        return self._forward
+
+    def _slice(
+        self,
+        sequence: Sequence,
+        budget: int,
+        op_id: OpId,
+        slices: list[Slice],
+        after: set[OpId],
+    ) -> int:
+        """Add a piece of the sequence's prompt to the Forward; return its tokens."""
+        attempt = sequence.attempt
+        if attempt is None:
+            return 0
+        first = sequence.num_computed
+        num_tokens = min(sequence.num_target_tokens - first, budget)
+        end = first + num_tokens
+        num_blocks = sequence.layout.num_blocks(end)
+        # A fully matched prompt computes its last token again, whose KV is there.
+        writes = num_blocks > len(attempt.path)
+        self._manager.fill(attempt, sequence.layout.num_full_blocks(end), op_id)
+        if attempt.after:
+            after.update(filter(self._manager.is_open, attempt.after))
+        slices.append(
+            Slice(
+                sequence.request.request_id,
+                attempt.number,
+                first,
+                num_tokens,
+                tuple(attempt.table[:num_blocks]),
+                writes,
+            )
+        )
+        self._computing.append((sequence, num_tokens))
+        return num_tokens
+
+    def _admit(
+        self,
+        budget: int,
+        op_id: OpId,
+        slices: list[Slice],
+        after: set[OpId],
+        commands: list[Command],
+        now: int,
+    ) -> None:
+        """Admit from the head of the queue while there is room and budget."""
+        manager, waiting = self._manager, self._waiting
+        while (
+            waiting
+            and budget > 0
+            and len(self._running) < self._config.max_running
+            and self._stuck_version != manager.version
+        ):
+            sequence = waiting[0]
+            attempt = sequence.new_attempt(self._config.decode_reserve_blocks)
+            outcome = manager.admit(attempt, now)
+            if not isinstance(outcome, Admission):
+                if not isinstance(outcome, Blocked):
+                    commands += outcome.ops
+                self._stuck_version = manager.version
+                return
+            commands += outcome.ops
+            waiting.popleft()
+            sequence.start(attempt, now)
+            self._running[sequence.request.request_id] = sequence
+            if (
+                attempt.after
+                and self._config.swap_in is SwapIn.WAIT
+                and any(op != op_id and manager.is_open(op) for op in attempt.after)
+            ):
+                sequence.status = Status.LOADING
+                self._num_loading += 1
+                continue
+            sequence.status = Status.PREFILLING
+            self._prefilling.append(sequence)
+            budget -= self._slice(sequence, budget, op_id, slices, after)
+
+    def _finish_loading(self) -> None:
+        """Let those join the batch whose copies have all settled."""
+        is_open = self._manager.is_open
+        for sequence in self._running.values():
+            attempt = sequence.attempt
+            if sequence.status is not Status.LOADING or attempt is None:
+                continue
+            if not any(map(is_open, attempt.after)):
+                sequence.status = Status.PREFILLING
+                self._num_loading -= 1
+                self._prefilling.append(sequence)
+
+    # -- blocks for decoding members
+
+    def _grow(self, num_steps: int, commands: list[Command], now: int) -> int:
+        """Give every member that needs it within `num_steps` steps its next blocks.
+
+        Returns how many steps can be run: fewer where blocks are missing, 0 if the members must
+        wait for a write-back. Preempts the last admitted sequence when nothing can be evicted
+        and no step is possible.
+        """
+        batch, manager = self._batch, self._manager
+        while (sequence := batch.next_to_grow(num_steps)) is not None:
+            attempt = sequence.attempt
+            if attempt is None:
+                break
+            made = batch.num_made(sequence)
+            num_tokens = sequence.request.num_input_tokens + made
+            missing = sequence.num_most_blocks - len(attempt.table)
+            num_blocks = min(self._config.grow_blocks, missing)
+            outcome = manager.grow(attempt, num_blocks, now)
+            if isinstance(outcome, Admission):
+                commands += outcome.ops
+                batch.grew(sequence, attempt.table[-num_blocks:])
+                # The token made last has no KV yet.
+                manager.publish(attempt, num_tokens - 1)
+                continue
+            if not isinstance(outcome, Blocked):
+                commands += outcome.ops
+            possible = batch.num_steps_to_grow()
+            if possible > 0 or not isinstance(outcome, Blocked) or self._fenced is not None:
+                return possible
+            self._preempt(next(reversed(self._running.values())), now)
+            if not batch.num_members:
+                return 0
+        return num_steps
+
+    def _preempt(self, sequence: Sequence, now: int) -> None:
+        """Take all blocks from a sequence; it waits at the head of the queue to go on."""
+        self._leave(sequence)
+        attempt = sequence.attempt
+        if attempt is not None and sequence.num_made > attempt.num_made:
+            self._manager.publish(attempt, sequence.num_known_tokens - 1)
+        self._release(sequence, EndReason.PREEMPTED, now)
+        sequence.num_preemptions += 1
+        self.num_preemptions += 1
+        sequence.status = Status.WAITING
+        self._waiting.appendleft(sequence)
+
+    # -- the end of a Forward
+
+    def _settle_forward(self, answer: Answer) -> None:
+        forward, self._forward = self._forward, None
+        computing, self._computing = self._computing, []
+        now = answer.finished_at
+        if forward is None or not isinstance(answer, Completion):
+            return
+        if answer.outcome is not Outcome.DONE:
+            self._fail_forward(answer, computing)
+            return
+        if forward.prefill:
+            for attempt in self._manager.settle(answer):
+                self._restart(attempt, now)
+        for sequence in self._batch.advance(answer.steps_done):
+            self._finish(sequence, now)
+        for sequence, num_tokens in computing:
+            sequence.num_computed += num_tokens
+            if sequence.num_computed == sequence.num_target_tokens:
+                self._finish_prefill(sequence, now)
+        if self._cancel_wanted or self._num_loading:
+            self._after_forward(now)
+
+    def _after_forward(self, now: int) -> None:
+        if self._cancel_wanted:
+            wanted, self._cancel_wanted = self._cancel_wanted, []
+            for request_id in wanted:
+                self.cancel(request_id, now)
+        if self._num_loading:
+            self._finish_loading()
+
+    def _finish_prefill(self, sequence: Sequence, now: int) -> None:
+        self._prefilling.remove(sequence)
+        sequence.num_made += 1
+        if sequence.first_token_at is None:
+            sequence.first_token_at = now
+        if sequence.num_made >= sequence.request.num_output_tokens:
+            self._finish(sequence, now)
+        else:
+            self._batch.join(sequence)
+
+    def _finish(self, sequence: Sequence, now: int) -> None:
+        attempt = sequence.attempt
+        if attempt is not None and self._manager.config.keep_outputs:
+            made = sequence.num_made
+            self._manager.publish(attempt, sequence.request.num_input_tokens + made - 1)
+        self._release(sequence, EndReason.FINISHED, now)
+        self._end(sequence, Status.FINISHED, now)
+
+    def _fail_forward(self, answer: Completion, computing: list[tuple[Sequence, int]]) -> None:
+        """The batch's computation is lost: all its members try again."""
+        now = answer.finished_at
+        timed_out = answer.outcome is Outcome.TIMED_OUT
+        if not self._manager.is_open(answer.op_id):
+            self._manager.issue_forward(answer.op_id, ())
+        if timed_out:
+            self._fenced = answer.op_id
+        lost: list[Attempt] = []
+        members = {id(sequence) for sequence, _ in computing}
+        for sequence in self._running.values():
+            is_member = sequence.status is Status.DECODING or id(sequence) in members
+            if not is_member or sequence.attempt is None:
+                continue
+            lost.append(sequence.attempt)
+            self._manager.release(
+                sequence.attempt,
+                EndReason.RESTARTED,
+                now,
+                held_by=answer.op_id if timed_out else None,
+            )
+        lost += self._manager.settle(answer)
+        for attempt in lost:
+            self._restart(attempt, now)
+        self._after_forward(now)
+
+    def _restart(self, attempt: Attempt, now: int) -> None:
+        """A released attempt cannot go on: its request waits for the next, in its old order."""
+        sequence = self._by_id[attempt.request.request_id]
+        if sequence.attempt is not attempt:
+            return
+        self._leave(sequence)
+        sequence.attempt = None
+        sequence.no_reload = sequence.no_reload.union(attempt.no_reload)
+        sequence.num_failures += 1
+        if sequence.is_cancel_wanted:
+            self._end(sequence, Status.CANCELLED, now)
+            return
+        if sequence.num_failures >= self._config.max_attempts:
+            self._end(sequence, Status.FAILED, now)
+            return
+        sequence.status = Status.WAITING
+        place = 0
+        while (
+            place < len(self._waiting)
+            and self._waiting[place].request.request_id < attempt.request.request_id
+        ):
+            place += 1
+        self._waiting.insert(place, sequence)
+
+    # -- small
+
+    def _is_in_forward(self, sequence: Sequence) -> bool:
+        """Whether the running Forward reads or writes the sequence's blocks."""
+        if self._forward is None:
+            return False
+        return sequence.status is Status.DECODING or any(
+            sequence is member for member, _ in self._computing
+        )
+
+    def _leave(self, sequence: Sequence) -> None:
+        """Take a sequence out of whichever list it runs in."""
+        if sequence.status is Status.DECODING:
+            self._batch.leave(sequence)
+        elif sequence.status is Status.PREFILLING:
+            self._prefilling.remove(sequence)
+        elif sequence.status is Status.LOADING:
+            self._num_loading -= 1
+        self._running.pop(sequence.request.request_id, None)
+
+    def _release(self, sequence: Sequence, reason: EndReason, now: int) -> None:
+        if sequence.attempt is not None:
+            self._manager.release(sequence.attempt, reason, now)
+            sequence.attempt = None
+
+    def _end(self, sequence: Sequence, status: Status, now: int) -> None:
+        sequence.status = status
+        sequence.ended_at = now
+        self._running.pop(sequence.request.request_id, None)
+        self._by_id.pop(sequence.request.request_id, None)
+        self.ended.append(sequence)

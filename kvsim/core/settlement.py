@@ -1,0 +1,363 @@
+"""Taking answers: what becomes of copies, blocks and references when an op ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.core.ops import Completion, Outcome
+from kvsim.core.ports import RemoveReason
+from kvsim.core.residency import ABSENT, READY, CopyEvent
+from kvsim.errors import MisuseError
+from kvsim.events import EndReason, OpAnswered, RemoveCause
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.core.attempt import Attempt
+    from kvsim.core.cache import CacheState, OpenForward, OpenTransfer
+    from kvsim.core.ops import Answer, Settled
+    from kvsim.core.tier import Tier
+    from kvsim.types import NodeId, OpId
+
+
+class Settler:
+    """Applies answers to the cache.
+
+    Parameters
+    ----------
+    cache
+        The state to change.
+    end_attempt
+        Releases an attempt that cannot go on because an op it depends on did not end DONE.
+    """
+
+    def __init__(
+        self, cache: CacheState, end_attempt: Callable[[Attempt, EndReason, int], None]
+    ) -> None:
+        self._cache = cache
+        self._end_attempt = end_attempt
+
+    def settle(self, answer: Answer) -> list[Attempt]:
+        """Take one answer; return the attempts it ended.
+
+        The attempts of a failed Forward must have been released by the caller before.
+
+        Raises
+        ------
+        MisuseError
+            If the op is not open, or answers a second time.
+        """
+        cache = self._cache
+        cache.version += 1
+        op_id = answer.op_id
+        if cache.sink is not None:
+            outcome = str(answer.outcome) if isinstance(answer, Completion) else "settled"
+            cache.sink.emit(OpAnswered(at=answer.finished_at, op_id=op_id, outcome=outcome))
+        transfer = cache.transfers.get(op_id)
+        forward = cache.forwards.get(op_id)
+        if transfer is None and forward is None:
+            raise MisuseError(f"op {op_id} is not open: answered twice, or never issued")
+        if not isinstance(answer, Completion):
+            self._come_to_rest(answer, transfer, forward)
+            return []
+        if transfer is not None:
+            return self._settle_transfer(answer, transfer)
+        if forward is None or forward.is_timed_out:
+            raise MisuseError(f"op {op_id} has had its Completion")
+        if answer.outcome is Outcome.DONE:
+            del cache.forwards[op_id]
+            self.fill_done(forward)
+            ended: list[Attempt] = []
+        else:
+            ended = self._fill_failed(answer, forward)
+        # Whoever waited for a failed copy has ended now.
+        postponed, cache.postponed = cache.postponed, []
+        for late in postponed:
+            ended += self._settle_transfer(late, cache.transfers[late.op_id])
+        return ended
+
+    # -- forwards
+
+    def fill_done(self, forward: OpenForward) -> None:
+        """Make the blocks that a Forward wrote readable."""
+        cache = self._cache
+        gpu = cache.gpu
+        for _, nodes in forward.fills:
+            gpu.copies.move(nodes, CopyEvent.WRITTEN)
+            if cache.sink is not None:
+                cache.emit_stored(gpu, nodes)
+        for attempt in forward.duplicates:
+            for position, block_id in attempt.duplicates.items():
+                attempt.table[position] = gpu.copies.block[attempt.path[position]]
+                gpu.pool.give([block_id])
+            attempt.duplicates.clear()
+        if forward.supersedes:
+            for _, nodes in forward.fills:
+                for node in nodes:
+                    self._drop_superseded(node)
+
+    def _fill_failed(self, answer: Completion, forward: OpenForward) -> list[Attempt]:
+        cache = self._cache
+        gpu = cache.gpu
+        timed_out = answer.outcome is Outcome.TIMED_OUT
+        lost = [node for _, nodes in forward.fills for node in nodes]
+        ended = self._end_dependants(lost, answer.finished_at)
+        if timed_out:
+            forward.is_timed_out = True
+        else:
+            del cache.forwards[answer.op_id]
+        self._lose(gpu, lost, answer.op_id, timed_out=timed_out)
+        return ended
+
+    # -- transfers
+
+    def _settle_transfer(self, answer: Completion, transfer: OpenTransfer) -> list[Attempt]:
+        cache = self._cache
+        op_id = answer.op_id
+        if transfer.is_timed_out:
+            raise MisuseError(f"op {op_id} has had its Completion")
+        goes_up = transfer.target < transfer.source
+        if answer.outcome is Outcome.DONE:
+            del cache.transfers[op_id]
+            if goes_up:
+                self._arrived_above(transfer, op_id)
+            else:
+                self._arrived_below(transfer)
+            return []
+        if goes_up and any(op_id in forward.after for forward in cache.forwards.values()):
+            cache.postponed.append(answer)
+            return []
+        timed_out = answer.outcome is Outcome.TIMED_OUT
+        if timed_out:
+            transfer.is_timed_out = True
+        else:
+            del cache.transfers[op_id]
+        if goes_up:
+            return self._failed_above(answer, transfer, timed_out=timed_out)
+        self._failed_below(answer, transfer, timed_out=timed_out)
+        return []
+
+    def _arrived_above(self, transfer: OpenTransfer, op_id: OpId) -> None:
+        cache = self._cache
+        gpu, source = cache.gpu, cache.tiers[transfer.source]
+        nodes = transfer.nodes
+        gpu.copies.move(nodes, CopyEvent.WRITTEN)
+        attached = self._attached(nodes)
+        if cache.sink is not None:
+            cache.emit_stored(gpu, attached)
+        for node in nodes:
+            if cache.incoming_by.get(node) == op_id:
+                del cache.incoming_by[node]
+        # Deepest first: a policy sees a leaf become evictable before its parent.
+        backwards = nodes[::-1]
+        self._finish_reads(source, backwards)
+        holds = gpu.copies.holds
+        for node in backwards:
+            if not holds[node]:
+                cache.review(gpu, node)
+        for node in transfer.pins:
+            cache.unpin(node)
+
+    def _failed_above(
+        self, answer: Completion, transfer: OpenTransfer, *, timed_out: bool
+    ) -> list[Attempt]:
+        cache = self._cache
+        gpu, source = cache.gpu, cache.tiers[transfer.source]
+        nodes = transfer.nodes
+        ended = self._end_dependants(nodes, answer.finished_at)
+        for attempt in ended:
+            keys = map(cache.tree.key_of.__getitem__, nodes)
+            attempt.no_reload = attempt.no_reload.union(keys)
+        for node in nodes:
+            del cache.incoming_by[node]
+        pins, transfer.pins = transfer.pins, []
+        for node in pins:
+            cache.unpin(node)
+        self._lose(gpu, nodes, answer.op_id, timed_out=timed_out)
+        if not timed_out:
+            self._finish_reads(source, nodes[::-1])
+        return ended
+
+    def _finish_reads(self, source: Tier, nodes: list[NodeId]) -> None:
+        """An op that copied blocks up is done with its sources, given deepest first.
+
+        Exclusive mode: what is above now is not kept below. What did not get there is the lower
+        policy's again.
+        """
+        cache = self._cache
+        above, reads = cache.gpu.copies.state, source.reads
+        promoted = [node for node in nodes if reads[node] == 1 and above[node] == READY]
+        if promoted:
+            if cache.sink is not None:
+                cache.emit_removed(source, self._attached(promoted), RemoveCause.PROMOTED)
+            cache.drop(source, promoted, CopyEvent.DROP)
+        for node in nodes:
+            if (
+                source.copies.state[node] == READY
+                and reads[node] == 1
+                and not cache.tree.is_detached[node]
+            ):
+                source.policy.on_insert([node], 0, None)
+            cache.end_read(source, node)
+
+    def _arrived_below(self, transfer: OpenTransfer) -> None:
+        cache = self._cache
+        source, target = cache.tiers[transfer.source], cache.tiers[transfer.target]
+        nodes = transfer.nodes
+        target.copies.move(nodes, CopyEvent.WRITTEN)
+        moved, rescued = nodes, []
+        if cache.num_rescued:
+            state = source.copies.state
+            rescued = [node for node in nodes if state[node] == READY]
+            moved = [node for node in nodes if state[node] != READY]
+        attached = self._attached(moved)
+        if cache.sink is not None:
+            cache.emit_stored(target, attached[::-1])
+            cache.emit_removed(source, attached, RemoveCause.DEMOTED)
+        source.copies.move(moved, CopyEvent.LEFT)
+        all_moved = moved is nodes
+        source_ids = transfer.source_ids if all_moved else source.copies.blocks_of(moved)
+        source.pool.give_dropped(source_ids)
+        target.policy.on_insert(attached, 0, None)
+        self._keep_above(source, target, rescued)
+        holds = target.copies.holds
+        bare = [node for node in moved if not holds[node]]
+        for node in bare:
+            if target.copies.state[node] == READY:
+                cache.review(target, node)
+
+    def _keep_above(self, source: Tier, target: Tier, rescued: list[NodeId]) -> None:
+        """Hit again on their way down: the new copies go, the old ones stay."""
+        cache = self._cache
+        cache.num_rescued -= len(rescued)
+        for node in reversed(rescued):
+            cache.drop(target, [node], CopyEvent.DROP)
+            cache.end_read(source, node)
+
+    def _failed_below(self, answer: Completion, transfer: OpenTransfer, *, timed_out: bool) -> None:
+        cache = self._cache
+        source, target = cache.tiers[transfer.source], cache.tiers[transfer.target]
+        nodes = transfer.nodes
+        cache.drop_next = True
+        state = source.copies.state
+        rescued = [node for node in nodes if state[node] == READY]
+        leaving = [node for node in nodes if state[node] != READY]
+        self._lose_below(target, nodes, answer.op_id, timed_out=timed_out)
+        source.copies.move(leaving, CopyEvent.RESCUE)
+        # Ancestors first: a block may stay only under a parent that does.
+        for node in reversed(leaving):
+            parent = cache.tree.parent[node]
+            cache.hold(source, parent)
+            if not cache.tree.is_detached[node]:
+                source.policy.on_insert([node], 0, None)
+            cache.start_read(source, node)
+        if not timed_out:
+            cache.num_rescued -= len(rescued)
+            self._end_reads(source, nodes)
+        else:
+            cache.num_rescued += len(leaving)
+        for node in reversed(leaving):
+            parent = cache.tree.parent[node]
+            if (
+                state[node] == READY
+                and not cache.tree.is_detached[node]
+                and not cache.is_on_gpu(parent)
+            ):
+                cache.detach(node)
+
+    def _lose_below(
+        self, target: Tier, nodes: list[NodeId], op_id: OpId, *, timed_out: bool
+    ) -> None:
+        cache = self._cache
+        if not timed_out:
+            cache.drop(target, nodes, CopyEvent.LOST)
+            return
+        target.copies.move(nodes, CopyEvent.TIMED_OUT)
+        target.pool.quarantine(op_id, target.copies.blocks_of(nodes))
+        for node in nodes:
+            cache.unhold(target, cache.tree.parent[node])
+
+    def _end_reads(self, tier: Tier, nodes: list[NodeId]) -> None:
+        for node in nodes:
+            self._cache.end_read(tier, node)
+
+    # -- both
+
+    def _come_to_rest(
+        self, answer: Settled, transfer: OpenTransfer | None, forward: OpenForward | None
+    ) -> None:
+        """Give back what a timed-out op kept."""
+        cache = self._cache
+        op = transfer if transfer is not None else forward
+        if op is None or not op.is_timed_out:
+            raise MisuseError(f"op {answer.op_id} has not timed out, so it cannot settle")
+        for tier in cache.tiers:
+            tier.pool.unquarantine(answer.op_id)
+        for node in op.pins:
+            cache.unpin(node)
+        if transfer is None:
+            del cache.forwards[answer.op_id]
+            return
+        del cache.transfers[answer.op_id]
+        source = cache.tiers[transfer.source]
+        if transfer.target < transfer.source:
+            self._finish_reads(source, transfer.nodes[::-1])
+        else:
+            cache.num_rescued -= len(transfer.nodes)
+            self._end_reads(source, transfer.nodes)
+
+    def _end_dependants(self, lost: list[NodeId], now: int) -> list[Attempt]:
+        """End every attempt whose path goes through a block that will not come."""
+        nodes = set(lost)
+        ended = [a for a in self._cache.live.values() if not nodes.isdisjoint(a.path)]
+        for attempt in ended:
+            self._end_attempt(attempt, EndReason.RESTARTED, now)
+        return ended
+
+    def _lose(self, gpu: Tier, nodes: list[NodeId], op_id: OpId, *, timed_out: bool) -> None:
+        """GPU copies that will not be written: their nodes go unless they have another copy."""
+        cache = self._cache
+        attached = self._attached(nodes)
+        if attached:
+            gpu.policy.on_remove(attached, RemoveReason.DETACHED)
+        for node in reversed(nodes):
+            parent = cache.tree.parent[node]
+            event = CopyEvent.TIMED_OUT if timed_out else CopyEvent.LOST
+            gpu.copies.move([node], event)
+            if timed_out:
+                gpu.pool.quarantine(op_id, gpu.copies.blocks_of([node]))
+            else:
+                gpu.pool.give(gpu.copies.blocks_of([node]))
+            cache.unhold(gpu, parent)
+            if cache.tree.is_detached[node]:
+                cache.reap(node)
+            elif self._is_bare(node):
+                cache.forget([node])
+            elif gpu.copies.holds[node]:
+                # A block above would hang below a parent that is not there.
+                cache.detach(node)
+
+    def _is_bare(self, node: NodeId) -> bool:
+        """Whether the node has no copy and no child."""
+        return all(
+            tier.copies.state[node] == ABSENT and not tier.copies.holds[node]
+            for tier in self._cache.tiers
+        )
+
+    def _drop_superseded(self, node: NodeId) -> None:
+        """A block computed again above although a copy below was there."""
+        cache = self._cache
+        lower = cache.lower
+        if lower is None or cache.gpu.copies.state[node] != READY:
+            return
+        if lower.copies.state[node] == READY and node not in lower.reads:
+            if not cache.tree.is_detached[node]:
+                lower.policy.on_remove([node], RemoveReason.PROMOTED)
+                cache.emit_removed(lower, [node], RemoveCause.SUPERSEDED)
+            cache.drop(lower, [node], CopyEvent.DROP)
+
+    def _attached(self, nodes: list[NodeId]) -> list[NodeId]:
+        if not self._cache.tree.detached:
+            return nodes
+        is_detached = self._cache.tree.is_detached
+        return [node for node in nodes if not is_detached[node]]

@@ -1,0 +1,134 @@
+"""One frozen dataclass per decision of the core, in the order the decisions were made.
+
+An event names all blocks it concerns in tuples; `kvsim.analysis.frames` unfolds them into rows.
+Nothing is emitted, and nothing is built, unless a sink was given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from kvsim.types import BlockId, BlockKey, OpId, RequestId, TierIndex
+
+
+class EndReason(StrEnum):
+    """Why an attempt gave its blocks back."""
+
+    FINISHED = "finished"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    RESTARTED = "restarted"
+    """An op it depended on failed; the request waits for its next attempt."""
+    FAILED = "failed"
+    """As RESTARTED, but it has used up its attempts."""
+
+
+class RemoveCause(StrEnum):
+    """Why a copy left a tier."""
+
+    EVICTED = "evicted"
+    DEMOTED = "demoted"
+    PROMOTED = "promoted"
+    RESCUED = "rescued"
+    """A copy below, written although its block was hit again meanwhile and stays above."""
+    SUPERSEDED = "superseded"
+    """The block was computed again above."""
+    DETACHED = "detached"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRefused:
+    """A request that can never fit was refused at arrival."""
+
+    at: int
+    request_id: RequestId
+    needed_blocks: int
+    allowed_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestAdmitted:
+    """An attempt got all its blocks. `hit_keys[tier]` are the matched blocks, root first."""
+
+    at: int
+    request_id: RequestId
+    attempt: int
+    hit_keys: tuple[tuple[BlockKey, ...], ...]
+    private_block_ids: tuple[BlockId, ...]
+    after: tuple[OpId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptEnded:
+    """An attempt let go of its blocks."""
+
+    at: int
+    request_id: RequestId
+    attempt: int
+    reason: EndReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FillIssued:
+    """An op will write these new nodes (root first) into these GPU blocks."""
+
+    op_id: OpId
+    request_id: RequestId
+    attempt: int
+    keys: tuple[BlockKey, ...]
+    block_ids: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransferIssued:
+    """A batch of copies was ordered."""
+
+    op_id: OpId
+    source: TierIndex
+    target: TierIndex
+    keys: tuple[BlockKey, ...]
+    source_ids: tuple[BlockId, ...]
+    target_ids: tuple[BlockId, ...]
+    releases_source: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpAnswered:
+    """The answer to an op was taken (`outcome` is an `Outcome` value, or "settled")."""
+
+    at: int
+    op_id: OpId
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksStored:
+    """Copies of these blocks became readable in a tier; parents come before children."""
+
+    tier: TierIndex
+    keys: tuple[BlockKey, ...]
+    block_ids: tuple[BlockId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlocksRemoved:
+    """Readable copies of these blocks left a tier."""
+
+    tier: TierIndex
+    keys: tuple[BlockKey, ...]
+    cause: RemoveCause
+
+
+Event: TypeAlias = (
+    RequestRefused
+    | RequestAdmitted
+    | AttemptEnded
+    | FillIssued
+    | TransferIssued
+    | OpAnswered
+    | BlocksStored
+    | BlocksRemoved
+)

@@ -1,0 +1,96 @@
+"""Runs a policy written in the per-block form behind the batch protocol."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from kvsim.errors import PolicyError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.core.ports import AccessInfo, BlockPolicy, Peel, PolicyContext, RemoveReason
+    from kvsim.types import BlockKey, NodeId
+
+
+class PerBlockAdapter:
+    """Translates batches of nodes into one call per block, leaf first, hits before inserts.
+
+    The order matters: SIEVE's hit rate moves by up to 6 points between leaf first and root first.
+    """
+
+    __slots__ = ("_info_of", "_key_of", "_node_of", "_policy", "_rank")
+
+    def __init__(self, policy: BlockPolicy, context: PolicyContext) -> None:
+        self._policy = policy
+        self._key_of = context.key_of
+        self._node_of: dict[BlockKey, NodeId] = {}
+        # Shared by all tiers: a demoted block arrives with what is known of its last access.
+        known = context.shared.setdefault("adapter.info", {})
+        self._info_of = cast("dict[NodeId, tuple[int, AccessInfo]]", known)
+        self._rank: Sequence[int] = [0] * context.num_nodes
+
+    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
+        """Pass on, leaf first; a demoted batch is in that order already."""
+        policy, key_of, node_of, info_of = (
+            self._policy, self._key_of, self._node_of, self._info_of,
+        )  # fmt: skip
+        if info is None:
+            for node in nodes:
+                node_of[key_of[node]] = node
+                known_depth, known = info_of[node]
+                policy.on_insert(key_of[node], known_depth, known)
+            return
+        at = depth + len(nodes)
+        for node in reversed(nodes):
+            at -= 1
+            node_of[key_of[node]] = node
+            info_of[node] = (at, info)
+            policy.on_insert(key_of[node], at, info)
+
+    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
+        """Pass on, leaf first."""
+        on_hit, key_of, info_of = self._policy.on_hit, self._key_of, self._info_of
+        at = depth + len(nodes)
+        for node in reversed(nodes):
+            at -= 1
+            info_of[node] = (at, info)
+            on_hit(key_of[node], at, info)
+
+    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
+        """Change nothing: the per-block form has no call for it."""
+
+    def on_evictable(self, node: NodeId) -> None:
+        """Pass on."""
+        self._policy.on_evictable(self._key_of[node])
+
+    def on_pinned(self, node: NodeId) -> None:
+        """Pass on."""
+        self._policy.on_pinned(self._key_of[node])
+
+    def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
+        """Pass on, one by one."""
+        for node in nodes:
+            key = self._key_of[node]
+            del self._node_of[key]
+            self._policy.on_remove(key, reason)
+
+    def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
+        """Ask for one victim at a time; a parent it bares can be the next."""
+        policy, node_of, rank = self._policy, self._node_of, self._rank
+        victims: list[NodeId] = []
+        while len(victims) < n:
+            key = policy.choose_victim(now)
+            if key is None:
+                break
+            if key not in node_of:
+                raise PolicyError(
+                    f"{type(policy).__name__}.choose_victim returned {key!r}, which is not in"
+                    f" tier {'gpu' if not victims else 'of this policy'}"
+                )
+            # A limit below every rank: take this block only, and hear whether its parent is bare.
+            bare = peel(node_of[key], n - len(victims), rank, -1, victims)
+            policy.on_pinned(key)
+            if bare >= 0:
+                policy.on_evictable(self._key_of[bare])
+        return victims

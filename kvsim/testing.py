@@ -1,0 +1,292 @@
+"""What tests of kvsim, and of policies written for it, are made of.
+
+Strategies for hypothesis, a wrapper that holds a policy and the core to their contract, a mirror
+of the event stream, and a digest of any state. Needs the `testing` extra.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import strategies as st
+
+from kvsim.config import CacheConfig
+from kvsim.core.ports import RemoveReason
+from kvsim.errors import InvariantError, PolicyError
+from kvsim.events import BlocksRemoved, BlocksStored
+from kvsim.types import NEVER, PartialRule, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from kvsim.core.ports import AccessInfo, EvictionPolicy, PolicyContext
+    from kvsim.events import Event
+    from kvsim.types import BlockKey, NodeId, RequestId, TierIndex
+
+
+# -- requests
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A prompt by what its blocks hold: one letter a block, and the tokens in the last one."""
+
+    letters: tuple[int, ...]
+    num_tail_tokens: int
+
+
+def prompts(*, max_blocks: int = 6, block_size: int = 2) -> st.SearchStrategy[Prompt]:
+    """Return a strategy for prompts that often share a prefix (two letters a position)."""
+    return st.builds(
+        Prompt,
+        letters=st.lists(st.integers(0, 1), min_size=1, max_size=max_blocks).map(tuple),
+        num_tail_tokens=st.integers(1, block_size),
+    )
+
+
+def make_request(
+    request_id: RequestId,
+    prompt: Prompt,
+    *,
+    block_size: int,
+    partial: PartialRule = PartialRule.NEVER,
+    num_output_tokens: int = 1,
+    arrived_at: int = 0,
+) -> Request:
+    """Return the request of a prompt.
+
+    The key of a block is (letters up to it, tokens in it), so that a partial block has a key of
+    its own. Next uses, for clairvoyant policies, are made up, but never fall along the path.
+    """
+    letters = prompt.letters
+    num_tail = min(prompt.num_tail_tokens, block_size)
+    sizes = [block_size] * (len(letters) - 1) + [num_tail]
+    keys = [(letters[: i + 1], size) for i, size in enumerate(sizes)]
+    if partial is PartialRule.NEVER and num_tail < block_size:
+        keys.pop()
+    return Request(
+        request_id=request_id,
+        arrived_at=arrived_at,
+        block_keys=keys,
+        num_input_tokens=sum(sizes),
+        num_output_tokens=num_output_tokens,
+        next_use_at=[request_id + 1 + i for i in range(len(keys))],
+    )
+
+
+# -- policies
+
+
+class PerBlockLRU:
+    """Least recently used, in the per-block form: the shortest policy that is right.
+
+    Follows `kvsim.core.ports.BlockPolicy`.
+    """
+
+    def __init__(self, context: PolicyContext) -> None:
+        del context
+        self._clock = 0
+        self._used_at: dict[BlockKey, int] = {}
+        self._evictable: set[BlockKey] = set()
+
+    def on_insert(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
+        """Stamp the block."""
+        self.on_hit(key, depth, info)
+
+    def on_hit(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
+        """Stamp the block."""
+        del depth, info
+        self._clock += 1
+        self._used_at[key] = self._clock
+
+    def on_evictable(self, key: BlockKey) -> None:
+        """List the block."""
+        self._evictable.add(key)
+
+    def on_pinned(self, key: BlockKey) -> None:
+        """Take the block off the list."""
+        self._evictable.discard(key)
+
+    def on_remove(self, key: BlockKey, reason: RemoveReason) -> None:
+        """Forget the block."""
+        del reason
+        self._evictable.discard(key)
+        del self._used_at[key]
+
+    def choose_victim(self, now: int) -> BlockKey | None:
+        """Return the block with the oldest stamp."""
+        del now
+        return min(self._evictable, key=self._used_at.__getitem__, default=None)
+
+
+class CheckedPolicy:
+    """Stands between the core and an eviction policy and holds both to their contract.
+
+    Attributes
+    ----------
+    known, listed
+        Nodes that are in the tier, and those of them that may be chosen, as far as the calls say.
+    pending
+        Victims whose removal has not been reported yet.
+
+    Raises
+    ------
+    InvariantError
+        From any call that the core should not have made.
+    PolicyError
+        If the policy returns victims that it may not, or too few.
+    """
+
+    def __init__(self, policy: EvictionPolicy, *, is_ranked: bool) -> None:
+        self._policy = policy
+        self._is_ranked = is_ranked
+        self.known: set[NodeId] = set()
+        self.listed: set[NodeId] = set()
+        self.pending: list[NodeId] = []
+
+    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
+        """Check that the nodes are new."""
+        self._require(self.known.isdisjoint(nodes), "on_insert", nodes, "known already")
+        self._require(len(set(nodes)) == len(nodes), "on_insert", nodes, "named twice")
+        self.known.update(nodes)
+        self._policy.on_insert(nodes, depth, info)
+
+    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
+        """Check that the nodes are known."""
+        self._require(self.known.issuperset(nodes), "on_hit", nodes, "not known")
+        self._policy.on_hit(nodes, depth, info)
+
+    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
+        """Check that the nodes are known."""
+        self._require(self.known.issuperset(path), "on_release", path, "not known")
+        self._policy.on_release(path, info)
+
+    def on_evictable(self, node: NodeId) -> None:
+        """Check that the node is known and no victim."""
+        self._require(node in self.known, "on_evictable", [node], "not known")
+        self._require(node not in self.pending, "on_evictable", [node], "a victim")
+        self.listed.add(node)
+        self._policy.on_evictable(node)
+
+    def on_pinned(self, node: NodeId) -> None:
+        """Check that the node is known."""
+        self._require(node in self.known, "on_pinned", [node], "not known")
+        self.listed.discard(node)
+        self._policy.on_pinned(node)
+
+    def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
+        """Check that the nodes are known, and that chosen ones were chosen."""
+        self._require(self.known.issuperset(nodes), "on_remove", nodes, "not known")
+        chosen = reason in {RemoveReason.EVICTED, RemoveReason.DEMOTED}
+        for node in nodes:
+            self._require((node in self.pending) == chosen, "on_remove", [node], f"not {reason}")
+            if chosen:
+                self.pending.remove(node)
+        self.known.difference_update(nodes)
+        self.listed.difference_update(nodes)
+        self._policy.on_remove(nodes, reason)
+
+    def choose_victims(self, n: int, peel: Callable[..., NodeId], now: int) -> list[NodeId]:
+        """Check that every victim was evictable in its turn, and that there are enough."""
+        self._require(not self.pending, "choose_victims", self.pending, "not reported as removed")
+        self._require(n >= 0, "choose_victims", [n], "a negative number")
+        taken: list[NodeId] = []
+
+        def watched(
+            leaf: NodeId, room: int, rank: Sequence[int], limit: int, out: list[NodeId]
+        ) -> NodeId:
+            if leaf not in self.listed:
+                raise PolicyError(f"victim {leaf} is not evictable")
+            start = len(out)
+            bare = peel(leaf, room, rank, limit, out)
+            for node in out[start:]:
+                self.listed.add(node)
+                if self._is_ranked and any(rank[v] < rank[node] for v in self.listed):
+                    raise PolicyError(f"victim {node} does not have the smallest rank")
+                self.listed.remove(node)
+            taken.extend(out[start:])
+            if bare >= 0:
+                self.listed.add(bare)
+            return bare
+
+        victims = self._policy.choose_victims(n, watched, now)
+        if victims != taken or len(victims) > n:
+            raise PolicyError(f"{victims} returned, {taken} peeled, {n} asked for")
+        if len(victims) < n and self.listed:
+            raise PolicyError(f"{len(victims)} of {n} victims, though {self.listed} are evictable")
+        self.pending = list(victims)
+        return victims
+
+    @staticmethod
+    def _require(condition: object, call: str, nodes: object, problem: str) -> None:
+        if not condition:
+            raise InvariantError(f"{call} of {nodes}: {problem}")
+
+
+# -- events
+
+
+class EventMirror:
+    """An event sink that follows which keys are readable in each tier, from the events alone."""
+
+    def __init__(self, num_tiers: int) -> None:
+        self.readable: list[set[BlockKey]] = [set() for _ in range(num_tiers)]
+        self.events: list[Event] = []
+
+    def emit(self, event: Event) -> None:
+        """Take one event.
+
+        Raises
+        ------
+        InvariantError
+            If a block is stored that is there, or removed that is not.
+        """
+        self.events.append(event)
+        if isinstance(event, BlocksStored):
+            readable = self.readable[event.tier]
+            if len(set(event.keys)) != len(event.keys) or not readable.isdisjoint(event.keys):
+                raise InvariantError(f"stored twice: {event}")
+            readable.update(event.keys)
+        elif isinstance(event, BlocksRemoved):
+            readable = self.readable[event.tier]
+            if not readable.issuperset(event.keys):
+                raise InvariantError(f"removed without being there: {event}")
+            readable.difference_update(event.keys)
+
+
+# -- state
+
+
+def digest(value: object, *, without: Iterable[object] = ()) -> object:
+    """Return a value that compares equal exactly when the state reachable from `value` does.
+
+    Walks containers, slots and instance dictionaries. Functions and the objects in `without` are
+    taken as they are.
+    """
+    return _digest(value, {id(each) for each in without}, {})
+
+
+def _digest(value: object, stop: set[int], seen: dict[int, int]) -> object:
+    if value is None or isinstance(value, int | str | bytes | float | Enum | type):
+        return value
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if id(value) in stop or callable(value):
+        return id(value)
+    if id(value) in seen:
+        return ("seen", seen[id(value)])
+    seen[id(value)] = len(seen)
+    if isinstance(value, dict):
+        return [(_digest(k, stop, seen), _digest(v, stop, seen)) for k, v in value.items()]
+    if isinstance(value, list | tuple):
+        return [_digest(each, stop, seen) for each in value]
+    if isinstance(value, set | frozenset):
+        return {id(each) if not isinstance(each, int | str | tuple) else each for each in value}
+    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
+    if is_dataclass(value):
+        names = [field.name for field in fields(value)]
+    own = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
+    own += sorted(cast("dict[str, object]", getattr(value, "__dict__", {})).items())
+    return [(name, _digest(each, stop, seen)) for name, each in own]

@@ -1,0 +1,44 @@
+"""The traces that come with kvsim."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvsim.errors import TraceError, UnknownNameError
+from kvsim.trace.loading import load
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
+
+    from kvsim.trace.base import Trace
+
+SAMPLES = {"chat": "chat.jsonl"}
+"""Name -> file, in the wheel's `kvsim/_traces` or in the checkout's `traces`."""
+
+
+def load_sample(name: str = "chat") -> Trace:
+    """Read a trace that comes with kvsim.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no sample of this name.
+    TraceError
+        If the installation lacks the file.
+    """
+    if name not in SAMPLES:
+        raise UnknownNameError("sample trace", name, SAMPLES)
+    with as_file(_location(SAMPLES[name])) as path:
+        return load(path)
+
+
+def _location(file_name: str) -> Traversable:
+    installed = files("kvsim") / "_traces" / file_name
+    if installed.is_file():
+        return installed
+    checkout = Path(__file__).resolve().parents[2] / "traces" / file_name
+    if not checkout.is_file():
+        raise TraceError("this sample is missing from the installation of kvsim", path=file_name)
+    return checkout

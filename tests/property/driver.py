@@ -1,0 +1,509 @@
+"""Drives a cache manager as a scheduler and a backend do, and checks all that it promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING
+
+from kvsim.core.attempt import Attempt, BlockLayout
+from kvsim.core.check import evictable_nodes
+from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
+from kvsim.core.ops import Completion, Outcome, Settled
+from kvsim.core.residency import ABSENT, LEAVING, READY
+from kvsim.events import EndReason
+from kvsim.policies import policy_factory
+from kvsim.testing import CheckedPolicy, EventMirror, PerBlockLRU, Prompt, digest, make_request
+from kvsim.types import PartialRule, Request
+from tests.property.memory import (
+    Memory,
+    OpenOp,
+    Piece,
+    blocks_written,
+    expected_content,
+    num_full_slots,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from kvsim.config import CacheConfig
+    from kvsim.core.ops import Transfer
+    from kvsim.core.ports import EvictionPolicy, PolicyContext
+    from kvsim.types import BlockKey, OpId
+
+POLICIES = {"lru": "lru", "fifo": "fifo", "belady": "belady", "per-block": PerBlockLRU}
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """A request as its scheduler sees it."""
+
+    request: Request
+    attempt: Attempt
+    num_made: int = 0
+    num_kv: int = 0
+    is_prefilling: bool = True
+    is_cancelled: bool = False
+    failed_reloads: frozenset[BlockKey] = frozenset()
+
+    @property
+    def num_known(self) -> int:
+        """Tokens whose KV a new attempt needs."""
+        return self.request.num_input_tokens + self.attempt.num_made
+
+
+class Driver:
+    """One instance: its manager, its clients, and a model of its memory.
+
+    Every method is one thing that can happen, and asserts what has to hold of it. `check` asserts
+    what has to hold at any time.
+    """
+
+    def __init__(
+        self,
+        config: CacheConfig,
+        *,
+        policy: str = "lru",
+        partial: PartialRule = PartialRule.NEVER,
+        transfer_timeout_ns: int | None = None,
+    ) -> None:
+        self.config = config
+        self.partial = partial
+        self.policies: list[CheckedPolicy] = []
+        self.mirror = EventMirror(len(config.tier_blocks))
+        _, make, _ = policy_factory(POLICIES[policy])
+
+        def checked(context: PolicyContext) -> EvictionPolicy:
+            wrapped = CheckedPolicy(make(context), is_ranked=policy != "per-block")
+            self.policies.append(wrapped)
+            return wrapped
+
+        self.manager = CacheManager(
+            config,
+            checked,
+            rng=Random(0),
+            transfer_timeout_ns=transfer_timeout_ns,
+            sink=self.mirror,
+        )
+        self.cache = self.manager._cache  # noqa: SLF001  (the invariants are about its inside)
+        self.memory = Memory()
+        self.waiting: list[Client] = []
+        self.running: list[Client] = []
+        self.batch: list[Client] = []
+        self.building: OpenOp | None = None
+        self.now = 0
+        self.num_requests = 0
+
+    # -- queries
+
+    @property
+    def idle(self) -> list[Client]:
+        """Clients that hold blocks and are in no Forward."""
+        return [client for client in self.running if client not in self.batch]
+
+    @property
+    def answerable(self) -> list[OpenOp]:
+        """Ops without a Completion."""
+        return [op for op in self.memory.open.values() if not op.is_timed_out]
+
+    @property
+    def timed_out(self) -> list[OpenOp]:
+        """Ops of which only the Settled is missing."""
+        return [op for op in self.memory.open.values() if op.is_timed_out]
+
+    @property
+    def may_build(self) -> bool:
+        """Whether a Forward may be built: one at a time, and a timed-out one counts."""
+        return not any(op.pieces for op in self.memory.open.values())
+
+    # -- requests
+
+    def submit(self, prompt: Prompt, *, num_output_tokens: int = 1, reserve: int = 0) -> Client:
+        """A request arrives."""
+        request = make_request(
+            self.num_requests,
+            prompt,
+            block_size=self.config.block_size,
+            partial=self.partial,
+            num_output_tokens=num_output_tokens,
+            arrived_at=self.now,
+        )
+        self.num_requests += 1
+        client = Client(request, self._attempt(request, reserve=reserve))
+        self.waiting.append(client)
+        return client
+
+    def _attempt(
+        self,
+        request: Request,
+        *,
+        reserve: int,
+        number: int = 0,
+        num_made: int = 0,
+        no_reload: frozenset[BlockKey] = frozenset(),
+    ) -> Attempt:
+        layout = BlockLayout(request, self.config.block_size)
+        num_blocks = layout.num_blocks(request.num_input_tokens + num_made)
+        return Attempt(
+            request,
+            number=number,
+            layout=layout,
+            num_made=num_made,
+            num_wanted_blocks=max(num_blocks, min(num_blocks + reserve, layout.num_most_blocks)),
+            no_reload=no_reload,
+        )
+
+    def admit(self, client: Client) -> bool:
+        """Ask the manager for the client's blocks; whether it got them."""
+        attempt, manager = client.attempt, self.manager
+        before, holdings = self._digest(), digest(attempt)
+        matched = manager.match(attempt.keys)
+        assert self._digest() == before, "match changed something"
+        shortfall = self._shortfall(attempt)
+        outcome = manager.admit(attempt, self.now)
+        if isinstance(outcome, Blocked):
+            assert self._digest() == before, "Blocked changed something"
+            assert digest(attempt) == holdings, "Blocked changed the attempt"
+            assert outcome.shortfall_blocks == shortfall > 0
+            return False
+        assert shortfall <= 0, f"{shortfall} blocks are missing, and yet {outcome}"
+        self._issue(outcome.ops)
+        if isinstance(outcome, Deferred):
+            assert digest(attempt) == holdings, "Deferred changed the attempt"
+            assert self.memory.open, "Deferred, and nothing will ever change"
+            return False
+        assert len(attempt.table) == attempt.num_wanted_blocks
+        assert attempt.num_hit_blocks == len(matched) or attempt.no_reload
+        self._check_reloads(client, outcome.ops)
+        num_tokens = attempt.layout.num_tokens(attempt.num_hit_blocks)
+        client.num_kv = min(num_tokens, client.num_known)
+        client.is_prefilling = True
+        self.waiting.remove(client)
+        self.running.append(client)
+        return True
+
+    def _check_reloads(self, client: Client, ops: Iterable[Transfer]) -> None:
+        attempt = client.attempt
+        for op in ops:
+            if op.target.tier == 0:
+                assert op.attempts == ((client.request.request_id, attempt.number),)
+                keys = self._keys_in(attempt, {b for _, b in op.block_pairs})
+                again = keys & client.failed_reloads
+                assert not again, f"{again} are copied up again after a failure"
+
+    @staticmethod
+    def _keys_in(attempt: Attempt, block_ids: set[int]) -> frozenset[BlockKey]:
+        pairs = zip(attempt.keys, attempt.table, strict=False)
+        return frozenset(key for key, block_id in pairs if block_id in block_ids)
+
+    def _shortfall(self, attempt: Attempt) -> int:
+        """Blocks that are missing for good, by definition: need less all that can come free."""
+        cache, tree = self.cache, self.cache.tree
+        state = cache.gpu.copies.state
+        path = tree.match(attempt.keys)
+        for i, node in enumerate(path):
+            if state[node] == ABSENT and attempt.keys[i] in attempt.no_reload:
+                del path[i:]
+                break
+        need = attempt.num_wanted_blocks - sum(state[v] != ABSENT for v in path)
+        need -= self.manager.num_free_blocks()
+        if need <= 0:
+            return need
+        held: set[int] = set()
+        ends = [a.path[-1] for a in cache.live.values() if a.path]
+        ends += [v for op in [*cache.transfers.values(), *cache.forwards.values()] for v in op.pins]
+        for end in ends:
+            while end:
+                held.add(end)
+                end = tree.parent[end]
+        others = set(tree.index.values()) - set(path)
+        evictable = sum(state[v] == READY and v not in held for v in others)
+        leaving = state[1:].count(LEAVING) - sum(state[v] == LEAVING for v in path)
+        return need - evictable - leaving
+
+    def _digest(self) -> object:
+        return digest(self.manager, without=[self.mirror]), len(self.mirror.events)
+
+    def _issue(self, ops: Iterable[Transfer]) -> None:
+        for op in ops:
+            self.memory.start_transfer(op)
+
+    def grow(self, client: Client, num_blocks: int) -> bool:
+        """Ask for more private blocks; whether the client got them."""
+        attempt = client.attempt
+        before, holdings = self._digest(), digest(attempt)
+        outcome = self.manager.grow(attempt, num_blocks, self.now)
+        if isinstance(outcome, Blocked):
+            assert self._digest() == before, "Blocked changed something"
+        else:
+            self._issue(outcome.ops)
+        if isinstance(outcome, Admission):
+            return True
+        assert isinstance(outcome, Blocked) or self.memory.open, "Deferred for ever"
+        assert digest(attempt) == holdings, "what was refused changed the attempt"
+        return False
+
+    def publish(self, client: Client) -> None:
+        """Make the client's full output blocks nodes."""
+        if not client.is_prefilling:
+            self.manager.publish(client.attempt, client.num_kv)
+
+    def preempt(self, client: Client, *, reserve: int = 0) -> None:
+        """Take the blocks of a client that is in no Forward; it waits for its next attempt."""
+        self.manager.release(client.attempt, EndReason.PREEMPTED, self.now)
+        self._requeue(client, reserve)
+
+    def end(self, client: Client) -> None:
+        """End a client that is in no Forward: it gives up, or has read enough."""
+        self.manager.release(client.attempt, EndReason.FINISHED, self.now)
+        self.running.remove(client)
+
+    def write_back_ahead(self) -> None:
+        """Keep the low-water mark."""
+        self._issue(self.manager.keep_low_watermark(self.now))
+
+    def _requeue(self, client: Client, reserve: int = 0) -> None:
+        old = client.attempt
+        self.running.remove(client)
+        client.attempt = self._attempt(
+            client.request,
+            reserve=reserve,
+            number=old.number + 1,
+            num_made=client.num_made,
+            no_reload=old.no_reload,
+        )
+        if not client.is_cancelled:
+            self.waiting.append(client)
+
+    # -- forwards
+
+    def join(self, client: Client, num_tokens: int = 1 << 20) -> bool:
+        """Put an idle client into the Forward that is being built; whether it could."""
+        attempt = client.attempt
+        layout = attempt.layout
+        left = client.num_known - client.num_kv
+        if not client.is_prefilling:
+            missing = layout.num_blocks(client.num_kv + 1) - len(attempt.table)
+            if client.num_made >= client.request.num_output_tokens:
+                return False
+            if missing > 0 and not self.grow(client, missing):
+                return False
+            piece = Piece(attempt, client.num_kv, 1, is_decode=True)
+        elif left:
+            piece = Piece(attempt, client.num_kv, min(left, num_tokens))
+        else:
+            piece = Piece(attempt, client.num_known - 1, 1, writes=False)
+        if self.building is None:
+            self.building = OpenOp(self.manager.new_op_id(), set(), set())
+        self.building.pieces.append(piece)
+        self.batch.append(client)
+        if client.is_prefilling:
+            end = piece.first_token + piece.num_tokens
+            self.manager.fill(attempt, layout.num_full_blocks(end), self.building.op_id)
+        return True
+
+    def issue(self, num_steps: int = 1) -> OpenOp:
+        """Submit the Forward that is being built."""
+        op = self.building
+        assert op is not None
+        self.building = None
+        if all(piece.is_decode for piece in op.pieces):
+            op.num_steps = self._num_steps(num_steps)
+        after: set[OpId] = set()
+        for piece in op.pieces:
+            if piece.is_decode:
+                piece.num_tokens = op.num_steps
+            attempt, layout = piece.attempt, piece.attempt.layout
+            end = layout.num_blocks(piece.first_token + piece.num_tokens)
+            piece.table = tuple(attempt.table[:end])
+            after.update(filter(self.manager.is_open, attempt.after))
+            op.reads |= {(0, b) for b in piece.table}
+            writes = set(blocks_written(piece))
+            assert not writes & op.writes, "two pieces of a Forward write the same block"
+            op.writes |= writes
+        op.after = tuple(sorted(after - {op.op_id}))
+        self.manager.issue_forward(op.op_id, op.after)
+        self.memory.start(op)
+        return op
+
+    def _num_steps(self, num_steps: int) -> int:
+        """Steps that every member of a run can make: it has the blocks, and tokens to make."""
+        for client in self.batch:
+            layout = client.attempt.layout
+            while layout.num_blocks(client.num_kv + num_steps) > len(client.attempt.table):
+                num_steps -= 1
+            num_steps = min(num_steps, client.request.num_output_tokens - client.num_made)
+        return num_steps
+
+    # -- answers
+
+    def answer(self, op: OpenOp, outcome: Outcome = Outcome.DONE, steps_done: int = 1) -> bool:
+        """Let an op end, if it can now; one whose predecessor failed cannot end well."""
+        before = [self.memory.outcome_of.get(op_id) for op_id in op.after]
+        if outcome is Outcome.DONE:
+            if any(seen not in {None, Outcome.DONE} for seen in before):
+                outcome = Outcome.FAILED
+            elif None in before:
+                return False
+        if op.transfer is not None:
+            self._answer_transfer(op, outcome)
+        else:
+            self._answer_forward(op, outcome, min(steps_done, op.num_steps))
+        return True
+
+    def _answer_transfer(self, op: OpenOp, outcome: Outcome) -> None:
+        assert op.transfer is not None
+        self.memory.finish(op.op_id, outcome)
+        if outcome is not Outcome.DONE and op.transfer.target.tier == 0:
+            up = {b for _, b in op.transfer.block_pairs}
+            for client in self.running:
+                number = client.attempt.number
+                if (client.request.request_id, number) in op.transfer.attempts:
+                    client.failed_reloads |= self._keys_in(client.attempt, up)
+        self._take_ended(self._settle(op, outcome))
+
+    def _answer_forward(self, op: OpenOp, outcome: Outcome, steps_done: int) -> None:
+        batch, self.batch = self.batch, []
+        self.memory.finish(op.op_id, outcome, steps_done)
+        if outcome is Outcome.DONE:
+            self._take_ended(self._settle(op, outcome))
+            for client, piece in zip(batch, op.pieces, strict=True):
+                self._advance(client, piece, steps_done)
+            return
+        held_by = op.op_id if outcome is Outcome.TIMED_OUT else None
+        for client in batch:
+            self.manager.release(client.attempt, EndReason.RESTARTED, self.now, held_by=held_by)
+        ended = self._settle(op, outcome)
+        for client in batch:
+            self._requeue(client)
+        self._take_ended(ended)
+
+    def _advance(self, client: Client, piece: Piece, steps_done: int) -> None:
+        if piece.is_decode:
+            client.num_kv += steps_done
+            client.num_made += steps_done
+        else:
+            client.num_kv = piece.first_token + piece.num_tokens
+            if client.num_kv == client.num_known:
+                client.is_prefilling = False
+                client.num_made += 1
+        if client.is_cancelled:
+            self.manager.release(client.attempt, EndReason.CANCELLED, self.now)
+            self.running.remove(client)
+
+    def _settle(self, op: OpenOp, outcome: Outcome) -> list[Attempt]:
+        return self.manager.settle(
+            Completion(op_id=op.op_id, outcome=outcome, started_at=self.now, finished_at=self.now)
+        )
+
+    def come_to_rest(self, op: OpenOp) -> None:
+        """Let a timed-out op settle."""
+        self.memory.come_to_rest(op.op_id)
+        self._take_ended(self.manager.settle(Settled(op_id=op.op_id, finished_at=self.now)))
+
+    def _take_ended(self, ended: list[Attempt]) -> None:
+        clients = {id(client.attempt): client for client in self.running}
+        assert len({id(a) for a in ended}) == len(ended), "an attempt ended twice"
+        for attempt in ended:
+            client = clients[id(attempt)]
+            assert client not in self.batch, "an attempt ended while its Forward was running"
+            self._requeue(client)
+
+    def drain(self) -> None:
+        """Let every op end as well as it can."""
+        while self.memory.open:
+            for op in sorted(self.memory.open.values(), key=lambda op: op.op_id):
+                if op.op_id not in self.memory.open:
+                    continue
+                if op.is_timed_out:
+                    self.come_to_rest(op)
+                else:
+                    self.answer(op)
+
+    def serve(self, prompt: Prompt) -> bool:
+        """Take one request through from arrival to end, if it can be admitted now."""
+        client = self.submit(prompt)
+        for _ in range(3):
+            if self.admit(client):
+                break
+            for op in self.answerable:
+                if op.transfer is not None and op.transfer.target.tier:
+                    self.answer(op)
+        else:
+            self.waiting.remove(client)
+            return False
+        if self.may_build and self.join(client):
+            forward = self.issue()
+            for op_id in forward.after:
+                self.answer(self.memory.open[op_id])
+            self.answer(forward)
+        if client in self.running:
+            self.end(client)
+        elif client in self.waiting:
+            self.waiting.remove(client)
+        return True
+
+    # -- what holds at any time
+
+    def check(self) -> None:
+        """Assert the manager's own invariants, the policies', and that memory holds its content."""
+        self.manager.check()
+        tree, size = self.cache.tree, self.config.block_size
+        for tier, policy in zip(self.cache.tiers, self.policies, strict=True):
+            assert not policy.pending, "a victim was not taken"
+            assert policy.listed == evictable_nodes(self.cache, tier)
+            readable = set()
+            for key, node in tree.index.items():
+                if tier.copies.state[node] in {READY, LEAVING}:
+                    readable.add(key)
+                    seen = self.memory.content.get((tier.index, tier.copies.block[node]))
+                    assert seen == (key, num_full_slots(key, size)), f"{key} holds {seen}"
+            assert self.mirror.readable[tier.index] == readable
+        for client in self.running:
+            if not (client in self.batch and self._is_doomed()):
+                self._check_client(client)
+
+    def _is_doomed(self) -> bool:
+        """Whether the running Forward waits for an op that did not end well."""
+        outcome_of = self.memory.outcome_of
+        after = [op_id for op in self.answerable if op.pieces for op_id in op.after]
+        return any(outcome_of.get(op_id, Outcome.DONE) is not Outcome.DONE for op_id in after)
+
+    def _check_client(self, client: Client) -> None:
+        """Every block that the client takes for computed holds what it should, or will."""
+        attempt = client.attempt
+        coming = {address for op in self.answerable for address in op.writes}
+        if self.building is not None and self.building.op_id in self.cache.forwards:
+            for _, nodes in self.cache.forwards[self.building.op_id].fills:
+                coming |= {(0, self.cache.gpu.copies.block[v]) for v in nodes}
+        wanted = expected_content(attempt, client.num_kv)
+        for block_id, content in zip(attempt.table, wanted, strict=False):
+            seen = self.memory.content.get((0, block_id))
+            is_there = seen is not None and seen.key == content.key
+            assert is_there or (0, block_id) in coming, f"{content} is lost; there is {seen}"
+
+    def close(self) -> None:
+        """Let everything end, and assert that nothing is left behind and nothing is in the way."""
+        if self.building is not None:
+            self.issue()
+        self.drain()
+        for client in list(self.running):
+            self.end(client)
+        cache = self.cache
+        assert not any(cache.tree.pins)
+        assert not cache.tree.detached
+        for tier in cache.tiers:
+            num_ready = tier.copies.num_in[READY]
+            assert self.manager.num_free_blocks(tier.index) + num_ready == tier.pool.capacity
+            assert not tier.reads
+        self.check()
+        gpu = self.config.tier_blocks[0]
+        client = self.submit(Prompt((2,) * gpu, self.config.block_size))
+        for _ in range(3 * gpu + 3):
+            if self.admit(client):
+                break
+            self.drain()
+        assert client in self.running, "a request of the size of the GPU tier is never admitted"
+        self.end(client)
+        self.check()
