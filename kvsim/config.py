@@ -43,7 +43,8 @@ class CacheConfig:
         Write back ahead of need while fewer blocks are free or leaving. Only with a second tier.
         Default: as `swap_batch_blocks`.
     keep_outputs
-        Whether full blocks of output tokens stay cached when their request ends.
+        Whether full blocks of output tokens are cached as they fill, and stay when their request
+        ends. If not, only a preempted request leaves them, to find them again.
     num_groups
         Cache groups (layers with block tables of their own). Only 1 is supported.
     """

@@ -21,9 +21,7 @@ class EndReason(StrEnum):
     PREEMPTED = "preempted"
     CANCELLED = "cancelled"
     RESTARTED = "restarted"
-    """An op it depended on failed; the request waits for its next attempt."""
-    FAILED = "failed"
-    """As RESTARTED, but it has used up its attempts."""
+    """An op it depended on failed; the request tries again, unless it has no attempts left."""
 
 
 class RemoveCause(StrEnum):
@@ -69,6 +67,15 @@ class AttemptEnded:
     request_id: RequestId
     attempt: int
     reason: EndReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestEnded:
+    """A request has come to an end; `status` is a `kvsim.core.sequence.Status` value."""
+
+    at: int
+    request_id: RequestId
+    status: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +133,7 @@ Event: TypeAlias = (
     RequestRefused
     | RequestAdmitted
     | AttemptEnded
+    | RequestEnded
     | FillIssued
     | TransferIssued
     | OpAnswered

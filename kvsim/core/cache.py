@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvsim.core.ports import RemoveReason
-from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY, CopyEvent
+from kvsim.core.residency import INCOMING, LEAVING, READY, CopyEvent
 from kvsim.core.tier import Tier
 from kvsim.core.tree import ROOT, PrefixTree
 from kvsim.events import BlocksRemoved, BlocksStored, RemoveCause
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kvsim.config import CacheConfig
     from kvsim.core.attempt import Attempt
-    from kvsim.core.ops import Completion
+    from kvsim.core.ops import Answer
     from kvsim.core.ports import EventSink, EvictionPolicy, Peel
     from kvsim.types import BlockId, NodeId, OpId, RequestId, TierIndex
 
@@ -82,8 +82,8 @@ class CacheState:
         Copies hit again on their way down, by open ops: while 0, a settled write-back need not
         look for them.
     postponed
-        Failed Transfers on which an open Forward depends: taken when that has ended, so that no
-        block is given away while a Forward may still read it.
+        Answers of failed Transfers on which an open Forward depends: taken when that has settled,
+        so that no block is given away while a Forward may still read it.
     version
         Rises whenever blocks may have become free or evictable.
     drop_next
@@ -122,7 +122,7 @@ class CacheState:
         self.transfers: dict[OpId, OpenTransfer] = {}
         self.forwards: dict[OpId, OpenForward] = {}
         self.incoming_by: dict[NodeId, OpId] = {}
-        self.postponed: list[Completion] = []
+        self.postponed: list[Answer] = []
         self.num_path_blocks = 0
         self.num_rescued = 0
         self.version = 0
@@ -183,6 +183,13 @@ class CacheState:
             if not copies.holds[node] and copies.state[node] == READY:
                 tier.policy.on_evictable(node)
 
+    def rescue(self, node: NodeId) -> None:
+        """A block was hit on its way down: its copy stays, and protects its parent again."""
+        self.gpu.copies.move([node], CopyEvent.RESCUE)
+        self.hold(self.gpu, self.tree.parent[node])
+        self.start_read(self.gpu, node)
+        self.num_rescued += 1
+
     def start_read(self, tier: Tier, node: NodeId) -> None:
         """An open op reads the node's copy."""
         tier.reads[node] = tier.reads.get(node, 0) + 1
@@ -240,8 +247,19 @@ class CacheState:
         for node in nodes:
             self.tree.detach(node)
         for node in reversed(nodes):
+            self._cut_loose(node)
+        for node in reversed(nodes):
             if self.tree.is_detached[node]:
                 self.reap(node)
+
+    def _cut_loose(self, node: NodeId) -> None:
+        """Hang a detached node below the root: it may outlive its parent, whose id comes again."""
+        parent = self.tree.parent[node]
+        self.tree.parent[node] = ROOT
+        for tier in self.tiers:
+            if tier.copies.state[node] in {READY, INCOMING}:
+                tier.copies.holds[ROOT] += 1
+                self.unhold(tier, parent)
 
     def is_known(self, tier: Tier, node: NodeId) -> bool:
         """Whether the tier's policy has been told of the node's copy, and not of its removal.

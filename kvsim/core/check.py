@@ -79,7 +79,7 @@ def _check_references(cache: CacheState, used: list[NodeId]) -> None:
             above = tree.parent[above]
     for node in used:
         _require(tree.pins[node] == pins[node], f"node {node}: {tree.pins[node]} pins kept")
-        if refs[node]:
+        if refs[node] and not tree.is_detached[node]:
             _require(cache.is_on_gpu(node), f"node {node} is referenced and not on the GPU")
     num_path_blocks = sum(len(attempt.path) for attempt in cache.live.values())
     _require(num_path_blocks == cache.num_path_blocks, "the paths' lengths differ")

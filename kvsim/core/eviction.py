@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.core.cache import OpenTransfer
 from kvsim.core.ops import Place, Transfer
 from kvsim.core.ports import RemoveReason
-from kvsim.core.residency import CopyEvent
+from kvsim.core.residency import READY, CopyEvent
 from kvsim.errors import PolicyError
 from kvsim.events import RemoveCause, TransferIssued
 
@@ -60,24 +60,46 @@ class Evictor:
         if lower is None:
             self._drop_victims(gpu, n, now)
             return []
-        num_slots = len(lower.pool.free)
         if cache.drop_next:
-            # Dropping needs the copies below the victims gone first, as with a full tier.
-            cache.drop_next = False
-            self._drop_victims(lower, lower.pool.capacity, now)
-            num_slots = 0
-        elif num_slots < n:
-            self._drop_victims(lower, n - num_slots, now)
-            num_slots = len(lower.pool.free)
+            num_free = len(gpu.pool.free)
+            self._drop_rather_than_move(gpu, lower, n, now)
+            # Where nothing could go, something is held by an open op; then it is still to be done.
+            cache.drop_next = len(gpu.pool.free) == num_free
+            return []
         victims = gpu.policy.choose_victims(n, cache.peels[gpu.index], now)
-        if len(victims) <= num_slots:
-            demoted = victims
-            if not victims:
-                return []
-        else:
+        if lower.reads:
+            victims = self._drop_twins(gpu, lower, victims)
+        if not victims:
+            return []
+        missing = len(victims) - len(lower.pool.free)
+        if missing > 0:
+            self._drop_victims(lower, missing, now)
+        num_slots = len(lower.pool.free)
+        demoted = victims
+        if len(victims) > num_slots:
             demoted = self._drop_oldest(victims, num_slots)
         gpu.policy.on_remove(demoted, RemoveReason.DEMOTED)
         return [self._demote(demoted, lower, now)] if demoted else []
+
+    def _drop_twins(self, gpu: Tier, lower: Tier, victims: list[NodeId]) -> list[NodeId]:
+        """Drop victims that a timed-out op still reads below: they are there, return the others."""
+        state = lower.copies.state
+        twins = [node for node in victims if state[node] == READY]
+        if twins:
+            self._cache.emit_removed(gpu, twins, RemoveCause.DEMOTED)
+            gpu.copies.move(twins, CopyEvent.LEFT)
+            gpu.pool.give_dropped(gpu.copies.blocks_of(twins))
+            gpu.policy.on_remove(twins, RemoveReason.DEMOTED)
+        return [node for node in victims if state[node] != READY]
+
+    def _drop_rather_than_move(self, gpu: Tier, lower: Tier, n: int, now: int) -> None:
+        """Free GPU blocks at once, after a write-back has failed."""
+        num_free = len(gpu.pool.free)
+        self._drop_oldest(gpu.policy.choose_victims(n, self._cache.peels[gpu.index], now), 0)
+        if len(gpu.pool.free) == num_free:
+            # All victims have descendants below, which must go first.
+            self._drop_victims(lower, lower.pool.capacity, now)
+            self._drop_oldest(gpu.policy.choose_victims(n, self._cache.peels[gpu.index], now), 0)
 
     def issue(
         self,

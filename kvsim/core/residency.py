@@ -164,16 +164,16 @@ class Copies:
             raise self._illegal(leaf, event)
         node = leaf
         start = len(out)
+        last = start + n
         while True:
             out.append(node)
             state[node] = new
             node = parent[node]
-            holds[node] -= 1
-            if holds[node] or state[node] != old:
+            holds[node] = held = holds[node] - 1
+            if held or state[node] != old:
                 bare = -1
                 break
-            n -= 1
-            if n <= 0 or rank[node] > limit:
+            if rank[node] > limit or len(out) >= last:
                 bare = node
                 break
         num_taken = len(out) - start
@@ -183,7 +183,8 @@ class Copies:
 
     def blocks_of(self, nodes: Sequence[NodeId]) -> list[BlockId]:
         """Return the block ids of the nodes' copies, in the order of `nodes`."""
-        return list(map(self.block.__getitem__, nodes))
+        block = self.block
+        return [block[node] for node in nodes]
 
     def _illegal(self, node: NodeId, event: CopyEvent) -> IllegalTransitionError:
         seen, wanted = CopyState(self.state[node]).name, TRANSITIONS[event][0].name

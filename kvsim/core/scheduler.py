@@ -8,25 +8,26 @@ many decode steps is cancelled at its next step boundary when the batch could ch
 
 from __future__ import annotations
 
-from collections import deque
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from kvsim.config import SwapIn
 from kvsim.core.batch import DecodeBatch
+from kvsim.core.draft import ForwardDraft
 from kvsim.core.manager import Admission, Blocked
-from kvsim.core.ops import Cancel, Completion, Forward, Gate, Outcome, Slice
-from kvsim.core.sequence import Sequence, Status
-from kvsim.events import EndReason, RequestRefused
+from kvsim.core.ops import Cancel, Completion, Outcome
+from kvsim.core.queue import RequestQueue
+from kvsim.core.sequence import Status
+from kvsim.events import EndReason, RequestEnded, RequestRefused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from kvsim.config import SchedulerConfig
     from kvsim.core.attempt import Attempt
     from kvsim.core.manager import CacheManager
-    from kvsim.core.ops import Answer, Command
+    from kvsim.core.ops import Answer, Command, Forward
     from kvsim.core.ports import EventSink
+    from kvsim.core.sequence import Sequence
     from kvsim.types import OpId, Request, RequestId
 
 
@@ -65,20 +66,16 @@ class Scheduler:
         self._config = config
         self._instance = instance
         self._sink = sink
-        self._block_size = manager.config.block_size
-        self._arrivals: Iterator[Request] = iter(arrivals)
-        self._next: Request | None = next(self._arrivals, None)
-        self._waiting: deque[Sequence] = deque()
+        self._queue = RequestQueue(arrivals, manager.config.block_size)
         self._running: dict[RequestId, Sequence] = {}  # in order of admission
         self._prefilling: list[Sequence] = []
         self._num_loading = 0
-        self._batch = DecodeBatch(self._block_size)
+        self._batch = DecodeBatch(manager.config.block_size)
         self._forward: Forward | None = None
-        self._computing: list[tuple[Sequence, int]] = []  # slices of the running Forward
+        self._pieces: list[tuple[Sequence, int]] = []  # what the running Forward computes
         self._is_stopping = False
         self._fenced: OpId | None = None  # a timed-out Forward that has not settled
         self._stuck_version = -1  # the head of the queue was turned away at this version
-        self._cancels: list[tuple[int, RequestId]] = []
         self._cancel_wanted: list[RequestId] = []  # by the clients of the running Forward
         self._by_id: dict[RequestId, Sequence] = {}
         self.ended: list[Sequence] = []
@@ -89,23 +86,19 @@ class Scheduler:
 
     def has_work(self) -> bool:
         """Whether a request is left or an op has not settled."""
-        return bool(
-            self._next is not None or self._waiting or self._running or self._manager.has_open_ops
-        )
+        if self._running or self._queue.next_at is not None or self._queue.waiting:
+            return True
+        return self._forward is not None or self._manager.has_open_ops
 
     def next_wakeup_at(self) -> int | None:
         """Return the time of the next arrival or client's cancellation, if one is to come."""
-        arrival = self._next.arrived_at if self._next is not None else None
-        if not self._cancels:
-            return arrival
-        cancel = self._cancels[0][0]
-        return cancel if arrival is None else min(arrival, cancel)
+        return self._queue.next_wakeup_at()
 
     def step(self, now: int) -> list[Command]:
         """Take what has arrived by `now` and decide; return the commands to submit."""
-        self._take_arrivals(now)
-        while self._cancels and self._cancels[0][0] <= now:
-            self.cancel(heappop(self._cancels)[1], now)
+        wakeup_at = self._queue.next_wakeup_at()
+        if wakeup_at is not None and wakeup_at <= now:
+            self._wake_up(now)
         if self._forward is None:
             return self._build(now) if self._fenced is None else []
         if self._forward.num_steps > 1 and not self._is_stopping and self._may_change_batch():
@@ -126,7 +119,7 @@ class Scheduler:
             self._finish_loading()
 
     def cancel(self, request_id: RequestId, now: int) -> None:
-        """End a request at its client's wish; does nothing if it has ended.
+        """End a request at its client's wish; does nothing if it has ended or not arrived.
 
         Its blocks go back when no op reads or writes them any more.
         """
@@ -134,7 +127,9 @@ class Scheduler:
         if sequence is None:
             return
         if sequence.status is Status.WAITING:
-            self._waiting.remove(sequence)
+            if sequence is self._queue.waiting[0]:
+                self._stuck_version = -1  # another is the head now
+            self._queue.waiting.remove(sequence)
             self._end(sequence, Status.CANCELLED, now)
         elif self._is_in_forward(sequence):
             sequence.is_cancel_wanted = True
@@ -146,12 +141,11 @@ class Scheduler:
 
     # -- arrivals
 
-    def _take_arrivals(self, now: int) -> None:
-        request = self._next
-        while request is not None and request.arrived_at <= now:
-            sequence = Sequence(request, self._block_size)
-            self._refuse_or_queue(sequence, request.arrived_at)
-            self._next = request = next(self._arrivals, None)
+    def _wake_up(self, now: int) -> None:
+        for sequence in self._queue.take_arrivals(now):
+            self._refuse_or_queue(sequence, sequence.request.arrived_at)
+        for request_id in self._queue.take_cancels(now):
+            self.cancel(request_id, now)
 
     def _refuse_or_queue(self, sequence: Sequence, now: int) -> None:
         request = sequence.request
@@ -171,22 +165,20 @@ class Scheduler:
                 )
             self._end(sequence, Status.REFUSED, now)
             return
-        self._waiting.append(sequence)
+        self._queue.enqueue(sequence)
         self._by_id[request.request_id] = sequence
-        if request.cancelled_at is not None:
-            heappush(self._cancels, (request.cancelled_at, request.request_id))
 
     # -- the next Forward
 
     def _may_change_batch(self) -> bool:
-        if self._prefilling:
-            return True
-        if self._cancel_wanted:
-            return True
-        return (
-            bool(self._waiting)
-            and len(self._running) < self._config.max_running
-            and self._stuck_version != self._manager.version
+        return bool(
+            self._prefilling
+            or self._cancel_wanted
+            or (
+                self._queue.waiting
+                and len(self._running) < self._config.max_running
+                and self._stuck_version != self._manager.version
+            )
         )
 
     def _build(self, now: int) -> list[Command]:
@@ -196,101 +188,42 @@ class Scheduler:
         if batch.must_grow(1) and not self._grow(1, commands, now) and batch.num_members:
             commands += self._manager.keep_low_watermark(now)
             return commands
-        budget = self._config.token_budget - batch.num_members
-        op_id = self._manager.new_op_id()
-        slices: list[Slice] = []
-        after: set[OpId] = set()
+        draft = ForwardDraft(
+            self._manager.new_op_id(), self._config.token_budget - batch.num_members
+        )
         for sequence in self._prefilling:
-            if budget <= 0:
+            if draft.budget_tokens <= 0:
                 break
-            budget -= self._slice(sequence, budget, op_id, slices, after)
+            draft.add(sequence, self._manager)
         # Those just preempted wait at least until the others have used what that freed.
-        if self._waiting and self.num_preemptions == num_preempted:
-            self._admit(budget, op_id, slices, after, commands, now)
-        num_steps = 1 if slices else batch.num_steps_to_due()
+        if self._queue.waiting and self.num_preemptions == num_preempted:
+            self._admit(draft, commands, now)
+        num_steps = 1 if draft.pieces else batch.num_steps_to_due()
         if num_steps > 1 and batch.must_grow(num_steps):
             num_steps = self._grow(num_steps, commands, now)
-        commands += self._manager.keep_low_watermark(now)
-        if slices or (num_steps > 0 and batch.num_members):
-            commands.append(self._new_forward(op_id, num_steps, slices, after, now))
+        if self._running or self._queue.waiting:
+            commands += self._manager.keep_low_watermark(now)
+        if draft.pieces or (num_steps > 0 and batch.num_members):
+            timeout_ns = self._config.forward_timeout_ns
+            self._forward = draft.finish(
+                batch,
+                self._manager,
+                instance=self._instance,
+                num_steps=num_steps,
+                deadline_at=None if timeout_ns is None else now + timeout_ns,
+            )
+            self._pieces = draft.pieces
+            self._is_stopping = False
+            self.num_forwards += 1
+            commands.append(self._forward)
         return commands
 
-    def _new_forward(
-        self, op_id: OpId, num_steps: int, slices: list[Slice], after: set[OpId], now: int
-    ) -> Forward:
-        after.discard(op_id)
-        timeout_ns = self._config.forward_timeout_ns
-        batch = self._batch
-        joined, left, grown = batch.take_difference()
-        if slices:
-            self._manager.issue_forward(op_id, after)
-        # By position: naming the fields takes twice as long.
-        self._forward = Forward(
-            op_id,
-            self._instance,
-            num_steps,
-            tuple(slices),
-            joined,
-            left,
-            grown,
-            batch.num_members,
-            batch.num_context_tokens,
-            tuple(sorted(after)),
-            Gate.LAYER,
-            None if timeout_ns is None else now + timeout_ns,
-        )
-        self._is_stopping = False
-        self.num_forwards += 1
-        return self._forward
-
-    def _slice(
-        self,
-        sequence: Sequence,
-        budget: int,
-        op_id: OpId,
-        slices: list[Slice],
-        after: set[OpId],
-    ) -> int:
-        """Add a piece of the sequence's prompt to the Forward; return its tokens."""
-        attempt = sequence.attempt
-        if attempt is None:
-            return 0
-        first = sequence.num_computed
-        num_tokens = min(sequence.num_target_tokens - first, budget)
-        end = first + num_tokens
-        num_blocks = sequence.layout.num_blocks(end)
-        # A fully matched prompt computes its last token again, whose KV is there.
-        writes = num_blocks > len(attempt.path)
-        self._manager.fill(attempt, sequence.layout.num_full_blocks(end), op_id)
-        if attempt.after:
-            after.update(filter(self._manager.is_open, attempt.after))
-        slices.append(
-            Slice(
-                sequence.request.request_id,
-                attempt.number,
-                first,
-                num_tokens,
-                tuple(attempt.table[:num_blocks]),
-                writes,
-            )
-        )
-        self._computing.append((sequence, num_tokens))
-        return num_tokens
-
-    def _admit(
-        self,
-        budget: int,
-        op_id: OpId,
-        slices: list[Slice],
-        after: set[OpId],
-        commands: list[Command],
-        now: int,
-    ) -> None:
+    def _admit(self, draft: ForwardDraft, commands: list[Command], now: int) -> None:
         """Admit from the head of the queue while there is room and budget."""
-        manager, waiting = self._manager, self._waiting
+        manager, waiting = self._manager, self._queue.waiting
         while (
             waiting
-            and budget > 0
+            and draft.budget_tokens > 0
             and len(self._running) < self._config.max_running
             and self._stuck_version != manager.version
         ):
@@ -309,23 +242,20 @@ class Scheduler:
             if (
                 attempt.after
                 and self._config.swap_in is SwapIn.WAIT
-                and any(op != op_id and manager.is_open(op) for op in attempt.after)
+                and any(op != draft.op_id and manager.is_open(op) for op in attempt.after)
             ):
                 sequence.status = Status.LOADING
                 self._num_loading += 1
                 continue
             sequence.status = Status.PREFILLING
             self._prefilling.append(sequence)
-            budget -= self._slice(sequence, budget, op_id, slices, after)
+            draft.add(sequence, manager)
 
     def _finish_loading(self) -> None:
         """Let those join the batch whose copies have all settled."""
         is_open = self._manager.is_open
         for sequence in self._running.values():
-            attempt = sequence.attempt
-            if sequence.status is not Status.LOADING or attempt is None:
-                continue
-            if not any(map(is_open, attempt.after)):
+            if sequence.status is Status.LOADING and not any(map(is_open, sequence.admitted.after)):
                 sequence.status = Status.PREFILLING
                 self._num_loading -= 1
                 self._prefilling.append(sequence)
@@ -341,19 +271,17 @@ class Scheduler:
         """
         batch, manager = self._batch, self._manager
         while (sequence := batch.next_to_grow(num_steps)) is not None:
-            attempt = sequence.attempt
-            if attempt is None:
-                break
-            made = batch.num_made(sequence)
-            num_tokens = sequence.request.num_input_tokens + made
+            attempt = sequence.admitted
+            num_tokens = sequence.request.num_input_tokens + batch.num_made(sequence)
             missing = sequence.num_most_blocks - len(attempt.table)
             num_blocks = min(self._config.grow_blocks, missing)
             outcome = manager.grow(attempt, num_blocks, now)
             if isinstance(outcome, Admission):
                 commands += outcome.ops
                 batch.grew(sequence, attempt.table[-num_blocks:])
-                # The token made last has no KV yet.
-                manager.publish(attempt, num_tokens - 1)
+                if manager.config.keep_outputs:
+                    # The token made last has no KV yet.
+                    manager.publish(attempt, num_tokens - 1)
                 continue
             if not isinstance(outcome, Blocked):
                 commands += outcome.ops
@@ -366,34 +294,35 @@ class Scheduler:
         return num_steps
 
     def _preempt(self, sequence: Sequence, now: int) -> None:
-        """Take all blocks from a sequence; it waits at the head of the queue to go on."""
+        """Take all blocks from a sequence; it waits in its old order to go on."""
         self._leave(sequence)
-        attempt = sequence.attempt
-        if attempt is not None and sequence.num_made > attempt.num_made:
+        attempt = sequence.admitted
+        if sequence.num_made > attempt.num_made:
             self._manager.publish(attempt, sequence.num_known_tokens - 1)
         self._release(sequence, EndReason.PREEMPTED, now)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
-        sequence.status = Status.WAITING
-        self._waiting.appendleft(sequence)
+        self._queue.put_back(sequence)
 
     # -- the end of a Forward
 
     def _settle_forward(self, answer: Answer) -> None:
         forward, self._forward = self._forward, None
-        computing, self._computing = self._computing, []
+        pieces, self._pieces = self._pieces, []
         now = answer.finished_at
         if forward is None or not isinstance(answer, Completion):
             return
-        if answer.outcome is not Outcome.DONE:
-            self._fail_forward(answer, computing)
+        # A run that was cancelled before its first step has lost nothing.
+        was_cancelled = answer.outcome is Outcome.CANCELLED and not forward.prefill
+        if answer.outcome is not Outcome.DONE and not was_cancelled:
+            self._fail_forward(answer, pieces)
             return
         if forward.prefill:
             for attempt in self._manager.settle(answer):
                 self._restart(attempt, now)
         for sequence in self._batch.advance(answer.steps_done):
             self._finish(sequence, now)
-        for sequence, num_tokens in computing:
+        for sequence, num_tokens in pieces:
             sequence.num_computed += num_tokens
             if sequence.num_computed == sequence.num_target_tokens:
                 self._finish_prefill(sequence, now)
@@ -419,14 +348,13 @@ class Scheduler:
             self._batch.join(sequence)
 
     def _finish(self, sequence: Sequence, now: int) -> None:
-        attempt = sequence.attempt
-        if attempt is not None and self._manager.config.keep_outputs:
-            made = sequence.num_made
-            self._manager.publish(attempt, sequence.request.num_input_tokens + made - 1)
+        if self._manager.config.keep_outputs:
+            num_tokens = sequence.request.num_input_tokens + sequence.num_made
+            self._manager.publish(sequence.admitted, num_tokens - 1)
         self._release(sequence, EndReason.FINISHED, now)
         self._end(sequence, Status.FINISHED, now)
 
-    def _fail_forward(self, answer: Completion, computing: list[tuple[Sequence, int]]) -> None:
+    def _fail_forward(self, answer: Completion, pieces: list[tuple[Sequence, int]]) -> None:
         """The batch's computation is lost: all its members try again."""
         now = answer.finished_at
         timed_out = answer.outcome is Outcome.TIMED_OUT
@@ -434,21 +362,12 @@ class Scheduler:
             self._manager.issue_forward(answer.op_id, ())
         if timed_out:
             self._fenced = answer.op_id
-        lost: list[Attempt] = []
-        members = {id(sequence) for sequence, _ in computing}
-        for sequence in self._running.values():
-            is_member = sequence.status is Status.DECODING or id(sequence) in members
-            if not is_member or sequence.attempt is None:
-                continue
-            lost.append(sequence.attempt)
-            self._manager.release(
-                sequence.attempt,
-                EndReason.RESTARTED,
-                now,
-                held_by=answer.op_id if timed_out else None,
-            )
-        lost += self._manager.settle(answer)
+        held_by = answer.op_id if timed_out else None
+        decoding = [s for s in self._running.values() if s.status is Status.DECODING]
+        lost = [sequence.admitted for sequence in [*decoding, *(s for s, _ in pieces)]]
         for attempt in lost:
+            self._manager.release(attempt, EndReason.RESTARTED, now, held_by=held_by)
+        for attempt in [*lost, *self._manager.settle(answer)]:
             self._restart(attempt, now)
         self._after_forward(now)
 
@@ -467,23 +386,14 @@ class Scheduler:
         if sequence.num_failures >= self._config.max_attempts:
             self._end(sequence, Status.FAILED, now)
             return
-        sequence.status = Status.WAITING
-        place = 0
-        while (
-            place < len(self._waiting)
-            and self._waiting[place].request.request_id < attempt.request.request_id
-        ):
-            place += 1
-        self._waiting.insert(place, sequence)
+        self._queue.put_back(sequence)
 
     # -- small
 
     def _is_in_forward(self, sequence: Sequence) -> bool:
         """Whether the running Forward reads or writes the sequence's blocks."""
-        if self._forward is None:
-            return False
-        return sequence.status is Status.DECODING or any(
-            sequence is member for member, _ in self._computing
+        return self._forward is not None and (
+            sequence.status is Status.DECODING or any(sequence is s for s, _ in self._pieces)
         )
 
     def _leave(self, sequence: Sequence) -> None:
@@ -497,9 +407,8 @@ class Scheduler:
         self._running.pop(sequence.request.request_id, None)
 
     def _release(self, sequence: Sequence, reason: EndReason, now: int) -> None:
-        if sequence.attempt is not None:
-            self._manager.release(sequence.attempt, reason, now)
-            sequence.attempt = None
+        self._manager.release(sequence.admitted, reason, now)
+        sequence.attempt = None
 
     def _end(self, sequence: Sequence, status: Status, now: int) -> None:
         sequence.status = status
@@ -507,3 +416,6 @@ class Scheduler:
         self._running.pop(sequence.request.request_id, None)
         self._by_id.pop(sequence.request.request_id, None)
         self.ended.append(sequence)
+        if self._sink is not None:
+            request_id = sequence.request.request_id
+            self._sink.emit(RequestEnded(at=now, request_id=request_id, status=str(status)))

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from kvsim.core.attempt import Attempt, BlockLayout
+from kvsim.errors import MisuseError
 
 if TYPE_CHECKING:
     from kvsim.types import BlockKey, Request
@@ -97,6 +98,19 @@ class Sequence:
     def num_known_tokens(self) -> int:
         """Prompt and output tokens so far: what a new attempt must have the KV of."""
         return self.request.num_input_tokens + self.num_made
+
+    @property
+    def admitted(self) -> Attempt:
+        """The attempt that holds blocks.
+
+        Raises
+        ------
+        MisuseError
+            If the sequence holds none: it waits, or has ended.
+        """
+        if self.attempt is None:
+            raise MisuseError(f"request {self.request.request_id} is {self.status}, not running")
+        return self.attempt
 
     def new_attempt(self, reserve_blocks: int) -> Attempt:
         """Return the next attempt, holding nothing yet.

@@ -53,13 +53,29 @@ class Settler:
         if cache.sink is not None:
             outcome = str(answer.outcome) if isinstance(answer, Completion) else "settled"
             cache.sink.emit(OpAnswered(at=answer.finished_at, op_id=op_id, outcome=outcome))
+        ended = self._take(answer)
+        if cache.postponed:
+            # Whoever waited for a failed copy may have ended now.
+            postponed, cache.postponed = cache.postponed, []
+            for late in postponed:
+                ended += self._take(late)
+        return ended
+
+    def _take(self, answer: Answer) -> list[Attempt]:
+        cache = self._cache
+        op_id = answer.op_id
         transfer = cache.transfers.get(op_id)
         forward = cache.forwards.get(op_id)
         if transfer is None and forward is None:
             raise MisuseError(f"op {op_id} is not open: answered twice, or never issued")
         if not isinstance(answer, Completion):
-            self._come_to_rest(answer, transfer, forward)
+            if any(late.op_id == op_id for late in cache.postponed):
+                cache.postponed.append(answer)
+            else:
+                self._come_to_rest(answer, transfer, forward)
             return []
+        if any(late.op_id == op_id for late in cache.postponed):
+            raise MisuseError(f"op {op_id} has had its Completion")
         if transfer is not None:
             return self._settle_transfer(answer, transfer)
         if forward is None or forward.is_timed_out:
@@ -67,14 +83,8 @@ class Settler:
         if answer.outcome is Outcome.DONE:
             del cache.forwards[op_id]
             self.fill_done(forward)
-            ended: list[Attempt] = []
-        else:
-            ended = self._fill_failed(answer, forward)
-        # Whoever waited for a failed copy has ended now.
-        postponed, cache.postponed = cache.postponed, []
-        for late in postponed:
-            ended += self._settle_transfer(late, cache.transfers[late.op_id])
-        return ended
+            return []
+        return self._fill_failed(answer, forward)
 
     # -- forwards
 
@@ -165,9 +175,6 @@ class Settler:
         gpu, source = cache.gpu, cache.tiers[transfer.source]
         nodes = transfer.nodes
         ended = self._end_dependants(nodes, answer.finished_at)
-        for attempt in ended:
-            keys = map(cache.tree.key_of.__getitem__, nodes)
-            attempt.no_reload = attempt.no_reload.union(keys)
         for node in nodes:
             del cache.incoming_by[node]
         pins, transfer.pins = transfer.pins, []

@@ -10,7 +10,7 @@ from kvsim.core.attempt import Attempt, BlockLayout
 from kvsim.core.check import evictable_nodes
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
-from kvsim.core.residency import ABSENT, LEAVING, READY
+from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 from kvsim.events import EndReason
 from kvsim.policies import policy_factory
 from kvsim.testing import CheckedPolicy, EventMirror, PerBlockLRU, Prompt, digest, make_request
@@ -92,6 +92,7 @@ class Driver:
         self.running: list[Client] = []
         self.batch: list[Client] = []
         self.building: OpenOp | None = None
+        self.postponed: list[OpenOp] = []
         self.now = 0
         self.num_requests = 0
 
@@ -355,6 +356,9 @@ class Driver:
     def _answer_transfer(self, op: OpenOp, outcome: Outcome) -> None:
         assert op.transfer is not None
         self.memory.finish(op.op_id, outcome)
+        forwards = self.memory.open.values()
+        if outcome is not Outcome.DONE and any(op.op_id in f.after for f in forwards):
+            self.postponed.append(op)
         if outcome is not Outcome.DONE and op.transfer.target.tier == 0:
             up = {b for _, b in op.transfer.block_pairs}
             for client in self.running:
@@ -371,7 +375,13 @@ class Driver:
             for client, piece in zip(batch, op.pieces, strict=True):
                 self._advance(client, piece, steps_done)
             return
-        held_by = op.op_id if outcome is Outcome.TIMED_OUT else None
+        held_by = None
+        if outcome is Outcome.TIMED_OUT:
+            held_by = op.op_id
+            # What had not come yet may be read by it as garbage: its result is lost anyhow.
+            copies = self.cache.gpu.copies
+            nodes = self.cache.tree.index.values()
+            op.reads -= {(0, copies.block[v]) for v in nodes if copies.state[v] == INCOMING}
         for client in batch:
             self.manager.release(client.attempt, EndReason.RESTARTED, self.now, held_by=held_by)
         ended = self._settle(op, outcome)
@@ -461,19 +471,15 @@ class Driver:
                     assert seen == (key, num_full_slots(key, size)), f"{key} holds {seen}"
             assert self.mirror.readable[tier.index] == readable
         for client in self.running:
-            if not (client in self.batch and self._is_doomed()):
-                self._check_client(client)
-
-    def _is_doomed(self) -> bool:
-        """Whether the running Forward waits for an op that did not end well."""
-        outcome_of = self.memory.outcome_of
-        after = [op_id for op in self.answerable if op.pieces for op_id in op.after]
-        return any(outcome_of.get(op_id, Outcome.DONE) is not Outcome.DONE for op_id in after)
+            self._check_client(client)
 
     def _check_client(self, client: Client) -> None:
         """Every block that the client takes for computed holds what it should, or will."""
         attempt = client.attempt
         coming = {address for op in self.answerable for address in op.writes}
+        # What a failed copy did not bring is not missed while a Forward that waits for it runs.
+        self.postponed = [op for op in self.postponed if self.manager.is_open(op.op_id)]
+        coming |= {address for op in self.postponed for address in op.writes}
         if self.building is not None and self.building.op_id in self.cache.forwards:
             for _, nodes in self.cache.forwards[self.building.op_id].fills:
                 coming |= {(0, self.cache.gpu.copies.block[v]) for v in nodes}
@@ -488,6 +494,7 @@ class Driver:
         if self.building is not None:
             self.issue()
         self.drain()
+        assert not self.manager.has_open_ops, "every op has settled, and yet one is open"
         for client in list(self.running):
             self.end(client)
         cache = self.cache

@@ -1,13 +1,34 @@
-"""The cache manager under random requests, completions and failures."""
+"""The cache manager under random requests, answers in any order, and failures.
+
+A sequence found here becomes a plain test in `test_found.py`.
+"""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.property.manager_machine import ManagerMachine, Steps
 
+THOROUGH_STEPS = 100_000
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-def test_the_manager_keeps_its_invariants_in_any_order_of_events() -> None:
-    run_state_machine_as_test(ManagerMachine, settings=settings(max_examples=150, stateful_step_count=40))
+
+def test_the_manager_keeps_its_promises_whatever_comes_in_whatever_order() -> None:
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        ManagerMachine,
+        settings=settings(max_examples=250, stateful_step_count=50, suppress_health_check=SLOW),
+    )
+
+
+@pytest.mark.thorough
+def test_the_manager_keeps_its_promises_in_a_hundred_thousand_steps() -> None:
+    before = Steps.count
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        ManagerMachine,
+        settings=settings(max_examples=1600, stateful_step_count=100, suppress_health_check=SLOW),
+    )
+    executed = Steps.count - before
+    print(f"{executed} steps executed")  # noqa: T201  (a long test says what it did)
+    assert executed >= THOROUGH_STEPS

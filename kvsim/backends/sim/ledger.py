@@ -152,13 +152,13 @@ class Ledger:
             return
         self.answers.append(
             Completion(
-                op_id=op.op_id,
-                outcome=outcome,
-                started_at=op.started_at if NOT_STARTED < op.started_at <= now else now,
-                finished_at=now,
-                steps_done=steps_done,
-                layers_finished_at=layers_finished_at,
-                reason=reason,
+                op.op_id,
+                outcome,
+                op.started_at if NOT_STARTED < op.started_at <= now else now,
+                now,
+                steps_done,
+                layers_finished_at,
+                reason,
             )
         )
         if outcome is not _DONE:

@@ -1,0 +1,314 @@
+"""The Python call: `kvsim.replay`. The command line makes the same one."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, fields, replace
+from random import Random
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from kvsim.analysis.records import (
+    EventLog,
+    ProgressLog,
+    RequestRecord,
+    TransferLog,
+    TransferRecord,
+    record_of,
+    record_of_instant,
+)
+from kvsim.backends.sim import SimBackend
+from kvsim.core.engine import run
+from kvsim.core.instant import replay_instantly
+from kvsim.core.manager import CacheManager
+from kvsim.core.scheduler import Scheduler
+from kvsim.core.sequence import Status
+from kvsim.errors import ConfigError, UserError
+from kvsim.policies import policy_factory
+from kvsim.provenance import provenance
+from kvsim.replay_config import ReplayConfig
+from kvsim.result import ReplayResult, TraceFacts
+from kvsim.run_file import load_run_file
+from kvsim.sizing import cost_model, needed_blocks, resolve, without_excess
+from kvsim.trace import Trace, annotate_next_use, load, load_sample
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from os import PathLike
+    from typing import Unpack
+
+    from kvsim.core.ports import BlockPolicy, EvictionPolicy, PolicyContext
+    from kvsim.cost import RooflineCost
+    from kvsim.policies.registry import PolicyMaker
+    from kvsim.replay_config import Settings
+    from kvsim.types import Request
+
+__all__ = ["ReplayConfig", "ReplayResult", "replay", "resolve", "sample"]
+
+_SAMPLE_PREFIX: Final = "sample:"
+_FASTEST_HOST_LINK: Final = 10**12
+"""Bytes a second a GPU. No link from a GPU to host memory reaches it: NVLink-C2C of a GH200 has
+450 GB/s one way, PCIe gen6 x16 about 121 GB/s. Source: their data sheets."""
+
+
+def replay(
+    trace: str | PathLike[str] | Trace,
+    *,
+    policy: str | PolicyMaker | EvictionPolicy | BlockPolicy | None = None,
+    config: ReplayConfig | str | PathLike[str] | None = None,
+    events: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+    **settings: Unpack[Settings],
+) -> ReplayResult:
+    """Replay a trace through a simulated prefix cache and return what came of it.
+
+    Parameters
+    ----------
+    trace
+        Path of a trace file, `"sample:chat"`, or a trace that is loaded.
+    policy
+        Name of an eviction policy; a class, or a function that makes one, taking a
+        `PolicyContext`; or one policy object, for a single tier. Default: the config's.
+    config
+        A `ReplayConfig` or the path of a run file (TOML).
+    events
+        Whether to keep every decision of the core, as `result.events`.
+    progress
+        Called with (requests ended, requests in all), now and then.
+    settings
+        Fields of `ReplayConfig` by their names; they go before those of `config`.
+
+    Raises
+    ------
+    UserError
+        If the trace cannot be read, a setting is unknown or impossible, or no request finishes.
+        Its message is one line.
+    """
+    began = perf_counter()
+    if config is None:
+        config = ReplayConfig()
+    elif not isinstance(config, ReplayConfig):
+        config = load_run_file(config)
+    config = config.with_settings(settings)
+    chosen = config.policy if policy is None else policy
+    name, new_policy, needs_future = policy_factory(chosen)
+    loaded = _load(trace, config)
+    config = replace(resolve(config, loaded), policy=name)
+    if needs_future:
+        loaded = annotate_next_use(loaded)
+    log = EventLog() if events else None
+    loaded_at = perf_counter()
+    job = _Job(config, loaded, new_policy, log, progress)
+    outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
+    run_s = perf_counter() - loaded_at
+    _require_completion(outcome.records, config, loaded)
+    return ReplayResult(
+        config=config,
+        trace=TraceFacts(
+            name=loaded.name,
+            format=loaded.format,
+            block_size=loaded.block_size,
+            partial=loaded.partial.value,
+            num_requests=loaded.num_requests,
+        ),
+        records=outcome.records,
+        transfer_records=outcome.transfers,
+        clock="none" if config.instant else "virtual",
+        num_preemptions=outcome.num_preemptions,
+        num_duplicate_blocks=outcome.num_duplicate_blocks,
+        rank_block_bytes=job.cost.transfer_bytes(1),
+        num_ranks=config.machine.num_gpus,
+        notes=(*loaded.repairs, *_notes(config, loaded, outcome.records)),
+        events=None if log is None else log.events,
+        provenance=provenance(
+            trace=loaded.name if isinstance(trace, Trace) else str(trace),
+            trace_sha256=loaded.sha256,
+            run_s=run_s,
+            wall_s=perf_counter() - began,
+        ),
+    )
+
+
+def sample(name: str = "chat") -> Trace:
+    """Return a trace that comes with kvsim.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none of this name.
+    """
+    return load_sample(name)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be replayed, and with what."""
+
+    config: ReplayConfig
+    trace: Trace
+    new_policy: Callable[[PolicyContext], EvictionPolicy]
+    sink: EventLog | None
+    progress: Callable[[int, int], None] | None
+
+    @property
+    def cost(self) -> RooflineCost:
+        return cost_model(self.config, self.trace.block_size)
+
+    def tell(self, num_ended: int) -> None:
+        if self.progress is not None:
+            self.progress(num_ended, self.trace.num_requests)
+
+    def manager(self) -> CacheManager:
+        config = self.config
+        cache = without_excess(config, self.trace).cache(block_size=self.trace.block_size)
+        return CacheManager(
+            cache,
+            self.new_policy,
+            rng=Random(config.seed),
+            recompute_ns=self.cost.recompute_ns,
+            transfer_timeout_ns=config.transfer_timeout_ns,
+            sink=self.sink,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    records: tuple[RequestRecord, ...]
+    transfers: tuple[TransferRecord, ...] = ()
+    num_preemptions: int = 0
+    num_duplicate_blocks: int
+
+
+def _replay_timed(job: _Job) -> _Outcome:
+    config, machine = job.config, job.config.machine
+    manager = job.manager()
+    scheduler = Scheduler(manager, job.trace.requests, config.scheduler(), sink=job.sink)
+    backend = SimBackend(
+        job.cost,
+        links=machine.host_link,
+        num_ranks=machine.num_gpus,
+        faults=config.faults,
+        seed=config.seed,
+    )
+    transfers = TransferLog()
+    observer: TransferLog | ProgressLog | None = transfers if config.cpu_blocks else None
+    if job.progress is not None:
+        observer = ProgressLog(transfers, scheduler.ended, job.tell)
+    try:
+        run(scheduler, backend, observer=observer)
+    finally:
+        backend.close()
+    job.tell(job.trace.num_requests)
+    ended = sorted(map(record_of, scheduler.ended), key=lambda record: record.request.request_id)
+    return _Outcome(
+        records=tuple(ended),
+        transfers=tuple(transfers.records),
+        num_preemptions=scheduler.num_preemptions,
+        num_duplicate_blocks=manager.num_duplicate_blocks,
+    )
+
+
+def _replay_instantly(job: _Job) -> _Outcome:
+    manager = job.manager()
+    records = tuple(map(record_of_instant, replay_instantly(manager, _counted(job))))
+    job.tell(job.trace.num_requests)
+    return _Outcome(records=records, num_duplicate_blocks=manager.num_duplicate_blocks)
+
+
+def _counted(job: _Job) -> Iterator[Request]:
+    for request in job.trace.requests:
+        if not request.request_id % 64:
+            job.tell(request.request_id)
+        yield request
+
+
+def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
+    """Read what is asked for, or look whether what is given fits the settings."""
+    if isinstance(trace, str) and trace.startswith(_SAMPLE_PREFIX):
+        trace = load_sample(trace.removeprefix(_SAMPLE_PREFIX))
+    if not isinstance(trace, Trace):
+        return load(
+            trace,
+            format=config.format,
+            partial=config.partial_rule,
+            limit=config.limit,
+            block_size=config.block_size,
+        )
+    for name, asked, found in (
+        ("format", config.format, trace.format),
+        ("partial", config.partial_rule, trace.partial),
+        ("block_size", config.block_size, trace.block_size),
+    ):
+        if asked is not None and asked != found:
+            raise ConfigError(f"{name} of trace {trace.name} is {found!s}, not {asked!s}")
+    if not trace.requests:
+        raise UserError(f"trace {trace.name} has no requests")
+    return replace(trace, requests=trace.requests[: config.limit])
+
+
+def _require_completion(
+    records: tuple[RequestRecord, ...], config: ReplayConfig, trace: Trace
+) -> None:
+    """Raise `UserError` if no request finished: figures of nothing would look like figures."""
+    if any(record.status is Status.FINISHED for record in records):
+        return
+    num_refused = sum(record.status is Status.REFUSED for record in records)
+    if num_refused < len(records):
+        num_cancelled = sum(record.status is Status.CANCELLED for record in records)
+        raise UserError(
+            f"no request of {trace.name} finished: {num_refused} were refused, {num_cancelled}"
+            f" cancelled, {len(records) - num_refused - num_cancelled} failed"
+            f" {config.max_attempts} times"
+        )
+    least = min(needed_blocks(each.request, config, trace.block_size) for each in records)
+    raise UserError(
+        f"no request of {trace.name} finished: all {num_refused} were refused, since the smallest"
+        f" needs {least} blocks of {trace.block_size} tokens and a request may have"
+        f" {_allowed_blocks(config)} (gpu_blocks, max_blocks_per_request)"
+    )
+
+
+def _allowed_blocks(config: ReplayConfig) -> int:
+    limits = (config.gpu_blocks, None if config.instant else config.max_blocks_per_request)
+    return min(limit for limit in limits if limit is not None)
+
+
+def _notes(config: ReplayConfig, trace: Trace, records: tuple[RequestRecord, ...]) -> Iterator[str]:
+    machine, cost = config.machine, cost_model(config, trace.block_size)
+    gpu_blocks = config.gpu_blocks or 0
+    refused = [record.request for record in records if record.status is Status.REFUSED]
+    if refused:
+        most = max(needed_blocks(each, config, trace.block_size) for each in refused)
+        yield (
+            f"{len(refused)} requests were refused and count as misses: the largest needs {most}"
+            f" blocks, and a request may have {_allowed_blocks(config)}"
+        )
+    if machine.host_link.bytes_per_second > _FASTEST_HOST_LINK:
+        yield (
+            f"the host link of {machine.name} moves"
+            f" {machine.host_link.bytes_per_second / 10**12:g} TB/s a GPU, more than any that"
+            " exists (bound: 1 TB/s): hits in the CPU tier will seem to cost nothing"
+        )
+    most_blocks = cost.max_gpu_blocks()
+    if gpu_blocks > most_blocks:
+        yield (
+            f"{gpu_blocks} GPU blocks are more than {machine.name} has room for beside the weights"
+            f" of {cost.model.name}: {most_blocks}"
+        )
+
+
+def _signature() -> inspect.Signature:
+    """Return the signature with the settings spelt out, for `help` and notebooks."""
+    plain = inspect.signature(replay)
+    named = [each for each in plain.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    settings = [
+        inspect.Parameter(
+            each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type
+        )
+        for each in fields(ReplayConfig)
+        if each.name != "policy"
+    ]
+    return plain.replace(parameters=[*named, *settings])
+
+
+vars(replay)["__signature__"] = _signature()

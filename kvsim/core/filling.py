@@ -1,0 +1,116 @@
+"""Making nodes of the blocks that an op writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvsim.core.residency import ABSENT, INCOMING, LEAVING
+from kvsim.core.tree import ROOT
+from kvsim.errors import MisuseError
+from kvsim.events import FillIssued
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.core.attempt import Attempt
+    from kvsim.core.cache import CacheState, OpenForward
+    from kvsim.types import BlockKey, NodeId, OpId
+
+
+class Filler:
+    """Puts the blocks of an attempt into the tree as they are about to be full.
+
+    Attributes
+    ----------
+    num_duplicate_blocks
+        Blocks computed although their key was in the tree by then.
+    """
+
+    def __init__(self, cache: CacheState) -> None:
+        self._cache = cache
+        self.num_duplicate_blocks = 0
+
+    def fill(
+        self, attempt: Attempt, start: int, end: int, forward: OpenForward, op_id: OpId | None
+    ) -> None:
+        cache = self._cache
+        gpu = cache.gpu
+        keys = attempt.keys[start:end]
+        cache.num_path_blocks += len(keys)
+        if not cache.tree.index.keys().isdisjoint(keys):
+            nodes = self._fill_known(attempt, start, keys, forward)
+        else:
+            last = attempt.path[-1] if attempt.path else ROOT
+            nodes = self._insert(last, keys, attempt.table[start:end])
+            attempt.path += nodes
+            gpu.policy.on_insert(nodes, start, attempt.info)
+        forward.fills.append((attempt, nodes))
+        if cache.sink is not None and nodes and op_id is not None:
+            cache.sink.emit(
+                FillIssued(
+                    op_id=op_id,
+                    request_id=attempt.request.request_id,
+                    attempt=attempt.number,
+                    keys=tuple(map(cache.tree.key_of.__getitem__, nodes)),
+                    block_ids=tuple(gpu.copies.blocks_of(nodes)),
+                )
+            )
+
+    def _insert(
+        self, last: NodeId, keys: Sequence[BlockKey], block_ids: Sequence[int]
+    ) -> list[NodeId]:
+        """Add a chain of nodes with INCOMING GPU copies; the attempt's reference moves along."""
+        cache = self._cache
+        nodes = cache.tree.insert(last, keys)
+        cache.gpu.copies.reserve_chain(nodes, block_ids)
+        if last == ROOT:
+            cache.gpu.copies.holds[ROOT] += 1
+        # On the GPU the parent's hold passes from the reference to its new child.
+        if cache.lower is not None:
+            cache.lower.copies.holds[nodes[-1]] += 1
+            if last != ROOT:
+                cache.unhold(cache.lower, last)
+        return nodes
+
+    def _fill_known(
+        self, attempt: Attempt, start: int, keys: Sequence[BlockKey], forward: OpenForward
+    ) -> list[NodeId]:
+        """As `_insert`, where some keys are in the tree by now, block by block."""
+        cache = self._cache
+        gpu, index = cache.gpu, cache.tree.index
+        info = attempt.info
+        if info is None:
+            raise MisuseError(f"request {attempt.request.request_id} was never admitted")
+        filled: list[NodeId] = []
+        for depth, key in enumerate(keys, start):
+            last = attempt.path[-1] if attempt.path else ROOT
+            block_id = attempt.table[depth]
+            if key not in index:
+                nodes = self._insert(last, [key], [block_id])
+                attempt.path += nodes
+                filled += nodes
+                gpu.policy.on_insert(nodes, depth, info)
+                continue
+            node = index[key]
+            state = gpu.copies.state[node]
+            if state == ABSENT:
+                gpu.copies.reserve([node], [block_id], cache.tree.parent)
+                gpu.policy.on_insert([node], depth, info)
+                filled.append(node)
+                forward.supersedes = True
+            else:
+                if state == LEAVING:
+                    gpu.policy.on_insert([node], depth, info)
+                    cache.rescue(node)
+                attempt.duplicates[depth] = block_id
+                self.num_duplicate_blocks += 1
+                if attempt not in forward.duplicates:
+                    forward.duplicates.append(attempt)
+                if state == INCOMING and node in cache.incoming_by:
+                    # The table will name the node's block, so it must be there by then.
+                    attempt.after = (*attempt.after, cache.incoming_by[node])
+            cache.pin(node)
+            if last != ROOT:
+                cache.unpin(last)
+            attempt.path.append(node)
+        return filled

@@ -1,0 +1,308 @@
+"""What a replay can be told: one name for each setting, in Python, in TOML and on the CLI."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from math import isfinite
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeVar, cast
+
+from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
+from kvsim.cost import Hardware, ModelShape
+from kvsim.errors import ConfigError, UnknownNameError
+from kvsim.presets import find_hardware, find_model
+from kvsim.types import PartialRule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    JsonValue: TypeAlias = (
+        bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
+    )
+
+KV_BITS: Final = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
+"""Names of the types that KV may be kept in -> bits a value."""
+
+LARGEST_SIZE: Final = 1 << 53
+"""Bound of every size, in blocks or GiB: JSON tools lose digits above it (RFC 8259, section 6)."""
+
+_SCHEDULER: Final = SchedulerConfig()
+_FAULTS: Final = FaultConfig()
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """Every setting of `kvsim.replay`, of a run file and of `kvsim replay`.
+
+    None means: found when the trace is known (`kvsim.api.resolve`), or off.
+
+    Parameters
+    ----------
+    gpu_blocks, cpu_blocks
+        Capacity of the two tiers, in blocks of the trace's block size. Default: what the hardware
+        leaves beside the weights in 90 % of its memory; no CPU tier.
+    gpu_gib, cpu_gib
+        The same in GiB (2**30 bytes) over all ranks together, instead of blocks. K and V are both
+        counted, and what each rank keeps a copy of (an MLA latent) once for each rank.
+    policy
+        Name of the eviction policy.
+    swap_batch_blocks, low_watermark_blocks, keep_outputs
+        See `kvsim.config.CacheConfig`.
+    model, hardware
+        Names of `kvsim.presets`, or a `ModelShape` and a `Hardware` of your own.
+    kv_dtype
+        Bits of a KV value (4, 8, 16) or a name of `KV_BITS`.
+    format, partial, limit, block_size
+        How the trace is read; see `kvsim.load_trace`.
+    warmup
+        Share of the requests, from the first, that the hit figures leave out.
+    seed
+        For policies that draw, and for faults.
+    instant
+        Replay one request after another, everything done at once: hit rates without time.
+    token_budget, max_running, decode_reserve_blocks, grow_blocks, max_blocks_per_request
+        See `kvsim.config.SchedulerConfig`; also `swap_in` ("overlap" or "wait"), `max_attempts`
+        and the two timeouts, in nanoseconds.
+    fail_rate, delay_rate, hang_rate, delay_ns, settle_ns
+        Faults to inject; see `kvsim.config.FaultConfig`.
+
+    Raises
+    ------
+    ConfigError
+        If a value is impossible; the message begins with the name of the field.
+    UnknownNameError
+        If there is no model, machine or rule of a name. (Policies are looked up by the replay.)
+    """
+
+    gpu_blocks: int | None = None
+    cpu_blocks: int | None = None
+    gpu_gib: float | None = None
+    cpu_gib: float | None = None
+    policy: str = "lru"  # what engines do
+    swap_batch_blocks: int | None = None
+    low_watermark_blocks: int | None = None
+    keep_outputs: bool = True  # what engines do
+    model: str | ModelShape = "llama-3.1-8b"  # well known, and fits every machine
+    hardware: str | Hardware = "h200-8x"
+    kv_dtype: str | int = "bf16"  # what most models are served with
+    format: str | None = None
+    partial: str | None = None
+    limit: int | None = None
+    block_size: int | None = None
+    warmup: float = 0.0  # nothing is left out unless asked for
+    seed: int = 0
+    instant: bool = False
+    token_budget: int = _SCHEDULER.token_budget
+    max_running: int = _SCHEDULER.max_running
+    decode_reserve_blocks: int = _SCHEDULER.decode_reserve_blocks
+    grow_blocks: int = _SCHEDULER.grow_blocks
+    max_blocks_per_request: int | None = None
+    swap_in: str = SwapIn.OVERLAP.value
+    max_attempts: int = _SCHEDULER.max_attempts
+    transfer_timeout_ns: int | None = None
+    forward_timeout_ns: int | None = None
+    fail_rate: float = 0.0
+    delay_rate: float = 0.0
+    hang_rate: float = 0.0
+    delay_ns: int = _FAULTS.delay_ns
+    settle_ns: int = _FAULTS.settle_ns
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        for name in ("policy", "swap_in", "format", "partial"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"{name} must be text, not {value!r}")
+        for name in ("instant", "keep_outputs"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
+        check_int("seed", self.seed, 0)
+        if not _is_number(self.warmup) or not 0 <= self.warmup < 1:
+            raise ConfigError(
+                f"warmup must be a share of the requests from 0 to less than 1, not {self.warmup!r}"
+            )
+        _ = self.partial_rule, self.kv_bits, self.model_shape, self.machine, self.faults
+        self.scheduler()
+        self.cache(block_size=self.block_size or 1)
+
+    @property
+    def partial_rule(self) -> PartialRule | None:
+        """What becomes of a last block that is not full; None: as is usual for the format."""
+        return None if self.partial is None else _choice("partial", self.partial, PartialRule)
+
+    @property
+    def kv_bits(self) -> int:
+        """Bits of a KV value."""
+        name = str(self.kv_dtype)
+        if name in KV_BITS:
+            return KV_BITS[name]
+        if name not in {"4", "8", "16"}:
+            raise ConfigError(
+                f"kv_dtype must be 4, 8 or 16 (bits) or one of {', '.join(KV_BITS)},"
+                f" not {self.kv_dtype!r}"
+            )
+        return int(name)
+
+    @property
+    def model_shape(self) -> ModelShape:
+        """The model."""
+        if isinstance(self.model, ModelShape):
+            return self.model
+        if not isinstance(self.model, str):
+            raise ConfigError(f"model must be a name or a ModelShape, not {self.model!r}")
+        return find_model(self.model)
+
+    @property
+    def machine(self) -> Hardware:
+        """The machine."""
+        if isinstance(self.hardware, Hardware):
+            return self.hardware
+        if not isinstance(self.hardware, str):
+            raise ConfigError(f"hardware must be a name or a Hardware, not {self.hardware!r}")
+        return find_hardware(self.hardware)
+
+    @property
+    def faults(self) -> FaultConfig:
+        """What goes wrong."""
+        return FaultConfig(
+            fail_rate=self.fail_rate,
+            delay_rate=self.delay_rate,
+            hang_rate=self.hang_rate,
+            delay_ns=self.delay_ns,
+            settle_ns=self.settle_ns,
+        )
+
+    def scheduler(self) -> SchedulerConfig:
+        """Return the scheduler's part."""
+        return SchedulerConfig(
+            token_budget=self.token_budget,
+            max_running=self.max_running,
+            decode_reserve_blocks=self.decode_reserve_blocks,
+            grow_blocks=self.grow_blocks,
+            max_blocks_per_request=self.max_blocks_per_request,
+            swap_in=_choice("swap_in", self.swap_in, SwapIn),
+            max_attempts=self.max_attempts,
+            transfer_timeout_ns=self.transfer_timeout_ns,
+            forward_timeout_ns=self.forward_timeout_ns,
+        )
+
+    def cache(self, *, block_size: int) -> CacheConfig:
+        """Return the cache manager's part; a size that is not known yet counts as the smallest."""
+        return CacheConfig(
+            block_size=block_size,
+            tier_blocks=(self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else [])),
+            swap_batch_blocks=self.swap_batch_blocks,
+            low_watermark_blocks=self.low_watermark_blocks,
+            keep_outputs=self.keep_outputs,
+        )
+
+    def with_settings(self, settings: Mapping[str, object]) -> ReplayConfig:
+        """Return a copy with `settings` in place of the fields they name; None: not given.
+
+        A size in GiB takes the place of one in blocks, and the other way round.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such field.
+        ConfigError
+            If the result is impossible.
+        """
+        check_names(settings)
+        given = {name: value for name, value in settings.items() if value is not None}
+        for pair in _EITHER_OR:
+            for this, that in (pair, pair[::-1]):
+                if this in given:
+                    given.setdefault(that, None)
+        return replace(self, **cast("Settings", given))
+
+    def to_dict(self) -> dict[str, JsonValue]:
+        """Return the settings as JSON values; a model or machine of your own as an object."""
+        values = {name: getattr(self, name) for name in FIELD_NAMES}
+        for name in ("model", "hardware"):
+            if not isinstance(values[name], str):
+                values[name] = asdict(values[name])
+        return values
+
+    def _check_sizes(self) -> None:
+        for one, other in _EITHER_OR:
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise ConfigError(f"{one} and {other} exclude each other: give one of them")
+        for name, least in (("gpu_blocks", 1), ("cpu_blocks", 0), ("limit", 1), ("block_size", 1)):
+            value = getattr(self, name)
+            if value is not None:
+                check_int(name, value, least)
+        for name in ("gpu_gib", "cpu_gib"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if not _is_number(value) or not isfinite(value) or not 0 <= value <= LARGEST_SIZE:
+                raise ConfigError(f"{name} must be a number of GiB, at least 0, not {value!r}")
+
+
+class Settings(TypedDict, total=False):
+    """The fields of `ReplayConfig`, but for `policy`, as keyword arguments. None: not given."""
+
+    gpu_blocks: int | None
+    cpu_blocks: int | None
+    gpu_gib: float | None
+    cpu_gib: float | None
+    swap_batch_blocks: int | None
+    low_watermark_blocks: int | None
+    keep_outputs: bool
+    model: str | ModelShape
+    hardware: str | Hardware
+    kv_dtype: str | int
+    format: str | None
+    partial: str | None
+    limit: int | None
+    block_size: int | None
+    warmup: float
+    seed: int
+    instant: bool
+    token_budget: int
+    max_running: int
+    decode_reserve_blocks: int
+    grow_blocks: int
+    max_blocks_per_request: int | None
+    swap_in: str
+    max_attempts: int
+    transfer_timeout_ns: int | None
+    forward_timeout_ns: int | None
+    fail_rate: float
+    delay_rate: float
+    hang_rate: float
+    delay_ns: int
+    settle_ns: int
+
+
+FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
+_EITHER_OR: Final = (("gpu_blocks", "gpu_gib"), ("cpu_blocks", "cpu_gib"))
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise `UnknownNameError` if one of `names` is not the name of a setting."""
+    for name in names:
+        if name not in FIELD_NAMES:
+            raise UnknownNameError("setting", name, FIELD_NAMES)
+
+
+def check_int(name: str, value: object, least: int) -> None:
+    """Raise `ConfigError` unless `value` is an integer from `least` to `LARGEST_SIZE`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} must be an integer of at least {least}, not {value!r}")
+    if value > LARGEST_SIZE:
+        raise ConfigError(f"{name} must be at most 2**53, not {value!r}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _choice(name: str, value: str, choices: type[_Choice]) -> _Choice:
+    try:
+        return choices(value)
+    except ValueError as error:
+        raise UnknownNameError(name, value, [str(each) for each in choices]) from error

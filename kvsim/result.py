@@ -1,0 +1,326 @@
+"""What a replay returns: figures, frames, plots, and files of all of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from html import escape
+from typing import TYPE_CHECKING, TypedDict
+
+from kvsim.analysis.metrics import (
+    DEFINITIONS,
+    TIER_NAMES,
+    HitCounts,
+    HitFigure,
+    count_hits,
+    latency_ms,
+    num_warmup,
+    transfer_figures,
+    ttft_ns,
+)
+from kvsim.core.sequence import Status
+from kvsim.errors import UserError
+from kvsim.saving import new_files
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from kvsim.analysis.records import RequestRecord, TransferRecord
+    from kvsim.events import Event
+    from kvsim.provenance import Provenance
+    from kvsim.replay_config import ReplayConfig
+
+
+class TierFigures(TypedDict):
+    """One tier: its size, its part of the hits, and those whose copy was still being written."""
+
+    capacity_blocks: int
+    hits: dict[str, HitFigure]
+    in_flight_hit_blocks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFacts:
+    """What was replayed."""
+
+    name: str
+    format: str
+    block_size: int
+    partial: str
+    num_requests: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ReplayResult:
+    """A finished replay. Made by `kvsim.replay`; docs/results.md describes every figure.
+
+    Parameters
+    ----------
+    config
+        All settings as they were used: no default is left open.
+    records, transfer_records
+        One a request, in the order of the trace; one a transfer, in the order of the answers.
+    clock
+        "virtual", or "none" for an instant replay, which has no times and keeps no transfers.
+    num_preemptions, num_duplicate_blocks
+        How often a request lost its blocks to others; blocks computed twice at the same time.
+    rank_block_bytes, num_ranks
+        Bytes of a block on each rank, K and V, and how many ranks there are.
+    notes
+        What a reader of the figures should know.
+    events
+        Every decision of the core in order; None unless asked for.
+    provenance
+        Where the result comes from. Nothing else differs between two runs.
+    """
+
+    config: ReplayConfig
+    trace: TraceFacts
+    records: tuple[RequestRecord, ...]
+    transfer_records: tuple[TransferRecord, ...]
+    clock: str
+    num_preemptions: int
+    num_duplicate_blocks: int
+    rank_block_bytes: int
+    num_ranks: int
+    notes: tuple[str, ...]
+    provenance: Provenance
+    events: list[Event] | None = None
+
+    # -- figures
+
+    @property
+    def hits(self) -> dict[str, HitFigure]:
+        """The hit rate by each definition, over both tiers, without the warm-up."""
+        return {name: counts.figure() for name, counts in self._hit_counts.items()}
+
+    @property
+    def tiers(self) -> dict[str, TierFigures]:
+        """The same by tier; a tier that is absent has 0 blocks."""
+        measured = self.records[self._num_warmup :]
+        in_flight = sum(record.num_in_flight_hit_blocks for record in measured)
+        sizes = (self.config.gpu_blocks or 0, self.config.cpu_blocks or 0)
+        return {
+            tier: TierFigures(
+                capacity_blocks=sizes[index],
+                hits={name: each.figure(tier=tier) for name, each in self._hit_counts.items()},
+                in_flight_hit_blocks=0 if index else in_flight,
+            )
+            for index, tier in enumerate(TIER_NAMES)
+        }
+
+    @property
+    def num_requests(self) -> dict[str, int]:
+        """How many requests there were, and how they ended."""
+        ends = Counter(record.status for record in self.records)
+        ways = (Status.FINISHED, Status.REFUSED, Status.CANCELLED, Status.FAILED)
+        return {"total": len(self.records)} | {status.value: ends[status] for status in ways}
+
+    @cached_property
+    def ttft_ms(self) -> dict[str, float] | None:
+        """Time to first token in milliseconds: p50, p90, p99 and mean; None if instant."""
+        return latency_ms(ttft_ns(self.records))
+
+    @cached_property
+    def swaps(self) -> dict[str, dict[str, int | float]] | None:
+        """The transfers in each direction; None if instant."""
+        if self.config.instant:
+            return None
+        return transfer_figures(self.transfer_records, self.rank_block_bytes * self.num_ranks)
+
+    @cached_property
+    def _num_warmup(self) -> int:
+        return num_warmup(self.config.warmup, len(self.records))
+
+    @cached_property
+    def _hit_counts(self) -> dict[str, HitCounts]:
+        return count_hits(self.records[self._num_warmup :], self.trace.block_size)
+
+    def summary(self) -> dict[str, object]:
+        """Return the figures as JSON values: what `kvsim replay --json` prints."""
+        return {
+            "clock": self.clock,
+            "config": self.config.to_dict(),
+            "definitions": dict(DEFINITIONS),
+            "duplicate_blocks": self.num_duplicate_blocks,
+            "hits": self.hits,
+            "notes": list(self.notes),
+            "preemptions": self.num_preemptions,
+            "provenance": asdict(self.provenance),
+            "requests": self.num_requests,
+            "rules": {"partial": self.trace.partial, "swap_in": str(self.config.swap_in)},
+            "tiers": self.tiers,
+            "trace": asdict(self.trace),
+            "transfers": self.swaps,
+            "ttft_ms": self.ttft_ms,
+            "warmup": {"requests": self._num_warmup, "share": self.config.warmup},
+        }
+
+    def to_json(self) -> str:
+        """Return the summary as one line of JSON with sorted keys."""
+        return json.dumps(self.summary(), sort_keys=True, allow_nan=False)
+
+    # -- frames and plots
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, in the order of the trace."""
+        from kvsim.analysis.frames import requests_frame
+
+        return requests_frame(
+            self.records,
+            block_size=self.trace.block_size,
+            num_warmup=self._num_warmup,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def transfers(self) -> pd.DataFrame:
+        """One row a transfer, in the order in which they were answered."""
+        from kvsim.analysis.frames import transfers_frame
+
+        return transfers_frame(
+            self.transfer_records,
+            rank_block_bytes=self.rank_block_bytes,
+            num_ranks=self.num_ranks,
+            clock=self.clock,
+        )
+
+    def plot_ttft(self, *, ax: Axes | None = None) -> Axes:
+        """Draw how the time to first token is distributed; return the axes.
+
+        Raises
+        ------
+        UserError
+            If there is no such time: the replay was instant.
+        """
+        from kvsim.analysis.plots import plot_ttft
+
+        if self.ttft_ms is None:
+            raise UserError("no request has a time to first token: an instant replay has no clock")
+        return plot_ttft(self.requests, caption=self.caption, ax=ax)
+
+    def plot_hits(self, *, ax: Axes | None = None) -> Axes:
+        """Draw the share of input tokens that hit, by tier, over the time of arrival."""
+        from kvsim.analysis.plots import plot_hits
+
+        return plot_hits(
+            self.requests, block_size=self.trace.block_size, caption=self.caption, ax=ax
+        )
+
+    @property
+    def caption(self) -> str:
+        """What was replayed, for the caption of a plot."""
+        config = self.config
+        tiers = f"{config.gpu_blocks:,} GPU + {config.cpu_blocks:,} CPU blocks"
+        return (
+            f"trace {self.trace.name} · {config.policy} · {tiers} of {self.trace.block_size} tokens"
+            f" · clock: {self.clock} · seed {config.seed}"
+        )
+
+    # -- for people
+
+    @property
+    def title(self) -> str:
+        """One line that says what was replayed."""
+        trace, config = self.trace, self.config
+        names = {
+            name: value if isinstance(value, str) else value.name
+            for name, value in (("model", config.model), ("hardware", config.hardware))
+        }
+        return (
+            f"{trace.name}: {trace.num_requests:,} requests, {trace.block_size} tokens a block;"
+            f" {config.policy}, {names['model']} on {names['hardware']}"
+        )
+
+    def hit_rows(self) -> list[tuple[str, ...]]:
+        """Return the table of hits as text: definition, GPU, CPU, total, rate."""
+        return [
+            (
+                name,
+                f"{counts.gpu:,}",
+                f"{counts.cpu:,}",
+                f"{counts.gpu + counts.cpu:,} of {counts.total:,}",
+                f"{counts.figure()['rate']:.2%}",
+            )
+            for name, counts in self._hit_counts.items()
+        ]
+
+    def fact_rows(self) -> list[tuple[str, str]]:
+        """Return the other figures as text: name and value."""
+        config, ends = self.config, self.num_requests
+        rows = [
+            ("capacity", f"{config.gpu_blocks:,} GPU blocks, {config.cpu_blocks:,} CPU blocks"),
+            ("requests", ", ".join(f"{n:,} {end}" for end, n in ends.items() if n)),
+        ]
+        if self._num_warmup:
+            rows.append(("warm-up", f"the first {self._num_warmup:,} are not in the hits"))
+        if self.ttft_ms is not None:
+            figures = ", ".join(f"{name} {value:,.1f}" for name, value in self.ttft_ms.items())
+            rows.append(("TTFT (ms)", figures))
+        for direction, figures_of in (self.swaps or {}).items():
+            if figures_of["count"]:
+                gib = figures_of["bytes"] / 2**30
+                text = f"{figures_of['blocks']:,} blocks in {figures_of['done']:,} transfers"
+                busy = f"{figures_of['busy_ms'] / 1000:,.1f} s busy"
+                rows.append((direction.replace("_", "-"), f"{text}, {gib:,.1f} GiB, {busy}"))
+        if self.num_preemptions:
+            rows.append(("preemptions", f"{self.num_preemptions:,}"))
+        if self.num_duplicate_blocks:
+            rows.append(("duplicates", f"{self.num_duplicate_blocks:,} blocks computed twice"))
+        return rows
+
+    def __repr__(self) -> str:
+        rate = self.hits["prefix_token"]["rate"]
+        return f"<ReplayResult {self.title}; prefix_token {rate:.2%}>"
+
+    def _repr_html_(self) -> str:
+        heads = ("hits", "GPU", "CPU", "total", "rate")
+        head = "".join(f"<th>{name}</th>" for name in heads)
+        hits = "".join(_html_row(row) for row in self.hit_rows())
+        facts = "".join(_html_row(row) for row in self.fact_rows())
+        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
+        return (
+            f"<p><b>{escape(self.title)}</b> (clock: {self.clock}, seed {self.config.seed})</p>"
+            f"<table><thead><tr>{head}</tr></thead><tbody>{hits}</tbody></table>"
+            f"<table><tbody>{facts}</tbody></table>{f'<ul>{notes}</ul>' if notes else ''}"
+        )
+
+    # -- files
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write run.json, requests.parquet, transfers.parquet, hits.png and ttft.png to a folder.
+
+        The folder is made if need be; files of these names in it are replaced. Nothing is ever
+        half written, and nothing at all if this raises. An instant replay has no ttft.png.
+
+        Raises
+        ------
+        UserError
+            If the folder cannot be written to.
+        """
+        with new_files(path, last="run.json") as folder:
+            self.requests.to_parquet(folder / "requests.parquet", index=False)
+            self.transfers.to_parquet(folder / "transfers.parquet", index=False)
+            summary = json.dumps(self.summary(), sort_keys=True, allow_nan=False, indent=2)
+            (folder / "run.json").write_text(f"{summary}\n", encoding="utf-8")
+            from kvsim.analysis.plots import new_figure
+
+            plots = {"hits": self.plot_hits}
+            if self.ttft_ms is not None:
+                plots["ttft"] = self.plot_ttft
+            for name, plot in plots.items():
+                figure = new_figure()
+                plot(ax=figure.add_subplot())
+                figure.savefig(folder / f"{name}.png", dpi=130)
+
+
+def _html_row(cells: tuple[str, ...]) -> str:
+    first, *others = cells
+    right = "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in others)
+    return f'<tr><td style="text-align:left">{escape(first)}</td>{right}</tr>'

@@ -1,0 +1,141 @@
+"""Run files: the settings of a replay as TOML, under the names that `ReplayConfig` gives them."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+
+from kvsim.config import LinkConfig
+from kvsim.cost import Hardware, KvKind, ModelShape
+from kvsim.errors import ConfigError, UnknownNameError, UserError
+from kvsim.presets import find_hardware, find_model
+from kvsim.replay_config import ReplayConfig, check_names
+from kvsim.trace.source import checked_path, os_problem
+
+if TYPE_CHECKING:
+    from os import PathLike
+    from pathlib import Path
+
+    Table: TypeAlias = dict[str, object]
+
+_AT_LINE: Final = re.compile(r"\(at line (\d+), column \d+\)")
+_KINDS: Final = {"int": int, "str": str, "bool": bool}
+_Shape = TypeVar("_Shape", ModelShape, Hardware, LinkConfig)
+
+
+def load_run_file(path: str | PathLike[str]) -> ReplayConfig:
+    """Return the settings in a TOML file.
+
+    Keys are the fields of `ReplayConfig`. `model` and `hardware` may be tables with the fields of
+    `ModelShape` and `Hardware`; `base` in such a table names a preset that gives the rest.
+
+    Raises
+    ------
+    UserError
+        If the file cannot be read, is not TOML, or has an unknown key or an impossible value; the
+        message names the file and, where it is known, the line.
+    """
+    file = checked_path(path)
+    text = _text(file)
+    try:
+        table: Table = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        line = _AT_LINE.search(str(error))
+        where = f"{file}:{line[1]}" if line else f"{file}"
+        problem = _AT_LINE.sub("", str(error)).strip()
+        raise ConfigError(f"{where}: not valid TOML: {problem}") from error
+    try:
+        check_names(table)
+        return ReplayConfig().with_settings(_with_shapes(table))
+    except UserError as error:
+        raise ConfigError(f"{_place(file, text, error)}: {error}") from error
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file}: {os_problem(error)}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{file}: not UTF-8 text, so not TOML") from error
+
+
+def _with_shapes(table: Table) -> Table:
+    """Make objects of the tables `model` and `hardware`."""
+    made = dict(table)
+    model, hardware = table.get("model"), table.get("hardware")
+    if isinstance(model, dict):
+        made["model"] = _model(model)
+    if isinstance(hardware, dict):
+        made["hardware"] = _machine(hardware)
+    return made
+
+
+def _model(table: Table) -> ModelShape:
+    base = _base(table)
+    values = _checked("model", table, ModelShape)
+    if "kv_kind" in values:
+        kind = values["kv_kind"]
+        if kind not in set(KvKind):
+            raise UnknownNameError("kv_kind", str(kind), [str(each) for each in KvKind])
+        values["kv_kind"] = KvKind(str(kind))
+    return _made("model", ModelShape, None if base is None else find_model(base), values)
+
+
+def _machine(table: Table) -> Hardware:
+    base = _base(table)
+    machine = None if base is None else find_hardware(base)
+    values = _checked("hardware", table, Hardware)
+    link = values.get("host_link")
+    if isinstance(link, dict):
+        old = None if machine is None else machine.host_link
+        known = _checked("host_link", link, LinkConfig)
+        values["host_link"] = _made("host_link", LinkConfig, old, known)
+    elif link is not None:
+        raise ConfigError(f"host_link must be a table, not {link!r}")
+    return _made("hardware", Hardware, machine, values)
+
+
+def _base(table: Table) -> str | None:
+    base = table.get("base")
+    if base is None or isinstance(base, str):
+        return base
+    raise ConfigError(f"base must be the name of a preset, not {base!r}")
+
+
+def _checked(name: str, table: Table, shape: type) -> Table:
+    """Return the table without `base`; its keys must be fields of `shape`, its values as theirs."""
+    values = {key: value for key, value in table.items() if key != "base"}
+    kinds = {each.name: str(each.type) for each in fields(shape)}
+    for key, value in values.items():
+        if key not in kinds:
+            raise UnknownNameError(f"key of {name}", key, [*kinds, "base"])
+        if kinds[key] in _KINDS and type(value) is not _KINDS[kinds[key]]:
+            raise ConfigError(f"{key} of {name} must be of type {kinds[key]}, not {value!r}")
+    return values
+
+
+def _made(name: str, shape: type[_Shape], base: _Shape | None, values: Table) -> _Shape:
+    arguments = cast("dict[str, Any]", values)
+    if base is not None:
+        return replace(base, **arguments)
+    try:
+        return shape(**arguments)
+    except TypeError as error:
+        missing = str(error).partition(": ")[2]
+        raise ConfigError(
+            f"{name} lacks {missing}: give them, or a preset as base that has them"
+        ) from error
+
+
+def _place(file: Path, text: str, error: UserError) -> str:
+    """Return the file, and the line of the key that `error` is about if that can be told."""
+    key = error.name if isinstance(error, UnknownNameError) else str(error).partition(" ")[0]
+    for candidate in (key, getattr(error, "kind", "")):
+        pattern = re.compile(rf'\s*\[?["\']?{re.escape(candidate)}["\']?\s*(=|\])')
+        for number, line in enumerate(text.splitlines(), start=1):
+            if candidate and pattern.match(line):
+                return f"{file}:{number}"
+    return f"{file}"

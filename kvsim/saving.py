@@ -1,0 +1,75 @@
+"""Write a folder of files so that none of them is ever seen half written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvsim.errors import UserError
+from kvsim.trace.source import checked_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from os import PathLike
+
+
+def check_folder(path: str | PathLike[str]) -> Path:
+    """Return `path` if a result could be saved there; changes nothing.
+
+    Raises
+    ------
+    UserError
+        If it is a file, or it or its nearest existing parent cannot be written to.
+    """
+    folder = checked_path(path)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: cannot save there: it is a file; name a folder")
+    nearest = next(each for each in _and_parents(folder) if each.exists())
+    if not nearest.is_dir():
+        raise UserError(f"{folder}: cannot save there: {nearest} is a file, not a folder")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise UserError(f"{folder}: cannot save there: no permission to write to {nearest}")
+    return folder
+
+
+@contextmanager
+def new_files(path: str | PathLike[str], *, last: str) -> Iterator[Path]:
+    """Give an empty folder; when the block ends well, the files in it go to the folder `path`.
+
+    Until then nothing at `path` changes, and if the block raises nothing is left there. Each file
+    is renamed into place, over one that has its name; the file named `last` goes last, so whoever
+    sees it sees them all.
+
+    Raises
+    ------
+    UserError
+        If `path` cannot be written to.
+    """
+    folder = check_folder(path)
+    undo: list[Callable[[], None]] = []
+    try:
+        for missing in reversed([each for each in _and_parents(folder) if not each.exists()]):
+            missing.mkdir(exist_ok=True)
+            undo.append(missing.rmdir)  # fails, and should, if others have put something in it
+        with tempfile.TemporaryDirectory(prefix=".kvsim-", dir=folder) as temporary:
+            yield Path(temporary)
+            for file in sorted(Path(temporary).iterdir(), key=lambda each: each.name == last):
+                target = folder / file.name
+                if not target.exists():
+                    undo.append(target.unlink)
+                file.replace(target)
+        undo.clear()
+    except OSError as error:
+        raise UserError(f"{folder}: cannot save there: {error.strerror or error}") from error
+    finally:
+        for step in reversed(undo):
+            with suppress(OSError):
+                step()
+
+
+def _and_parents(folder: Path) -> list[Path]:
+    whole = folder.absolute()
+    return [whole, *whole.parents]
