@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from dataclasses import dataclass, fields, replace
 from random import Random
 from time import perf_counter
@@ -90,43 +91,21 @@ def replay(
     elif not isinstance(config, ReplayConfig):
         config = load_run_file(config)
     config = config.with_settings(settings)
-    chosen = config.policy if policy is None else policy
-    name, new_policy, needs_future = policy_factory(chosen)
+    name, new_policy, needs_future = policy_factory(config.policy if policy is None else policy)
     loaded = _load(trace, config)
-    config = replace(resolve(config, loaded), policy=name)
-    if needs_future:
-        loaded = annotate_next_use(loaded)
-    log = EventLog() if events else None
+    job = _Job(
+        config=replace(resolve(config, loaded), policy=name),
+        trace=annotate_next_use(loaded) if needs_future else loaded,
+        new_policy=new_policy,
+        log=EventLog() if events else None,
+        progress=progress,
+    )
     loaded_at = perf_counter()
-    job = _Job(config, loaded, new_policy, log, progress)
     outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
     run_s = perf_counter() - loaded_at
-    _require_completion(outcome.records, config, loaded)
-    return ReplayResult(
-        config=config,
-        trace=TraceFacts(
-            name=loaded.name,
-            format=loaded.format,
-            block_size=loaded.block_size,
-            partial=loaded.partial.value,
-            num_requests=loaded.num_requests,
-        ),
-        records=outcome.records,
-        transfer_records=outcome.transfers,
-        clock="none" if config.instant else "virtual",
-        num_preemptions=outcome.num_preemptions,
-        num_duplicate_blocks=outcome.num_duplicate_blocks,
-        rank_block_bytes=job.cost.transfer_bytes(1),
-        num_ranks=config.machine.num_gpus,
-        notes=(*loaded.repairs, *_notes(config, loaded, outcome.records)),
-        events=None if log is None else log.events,
-        provenance=provenance(
-            trace=loaded.name if isinstance(trace, Trace) else str(trace),
-            trace_sha256=loaded.sha256,
-            run_s=run_s,
-            wall_s=perf_counter() - began,
-        ),
-    )
+    _require_completion(outcome.records, job)
+    source = loaded.name if isinstance(trace, Trace) else str(trace)
+    return _result(job, outcome, source=source, run_s=run_s, began=began)
 
 
 def sample(name: str = "chat") -> Trace:
@@ -140,14 +119,14 @@ def sample(name: str = "chat") -> Trace:
     return load_sample(name)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """What is to be replayed, and with what."""
 
     config: ReplayConfig
     trace: Trace
     new_policy: Callable[[PolicyContext], EvictionPolicy]
-    sink: EventLog | None
+    log: EventLog | None
     progress: Callable[[int, int], None] | None
 
     @property
@@ -167,7 +146,7 @@ class _Job:
             rng=Random(config.seed),
             recompute_ns=self.cost.recompute_ns,
             transfer_timeout_ns=config.transfer_timeout_ns,
-            sink=self.sink,
+            sink=self.log,
         )
 
 
@@ -182,7 +161,7 @@ class _Outcome:
 def _replay_timed(job: _Job) -> _Outcome:
     config, machine = job.config, job.config.machine
     manager = job.manager()
-    scheduler = Scheduler(manager, job.trace.requests, config.scheduler(), sink=job.sink)
+    scheduler = Scheduler(manager, job.trace.requests, config.scheduler(), sink=job.log)
     backend = SimBackend(
         job.cost,
         links=machine.host_link,
@@ -243,28 +222,28 @@ def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
             raise ConfigError(f"{name} of trace {trace.name} is {found!s}, not {asked!s}")
     if not trace.requests:
         raise UserError(f"trace {trace.name} has no requests")
+    if config.limit is None:
+        return trace
     return replace(trace, requests=trace.requests[: config.limit])
 
 
-def _require_completion(
-    records: tuple[RequestRecord, ...], config: ReplayConfig, trace: Trace
-) -> None:
+def _require_completion(records: tuple[RequestRecord, ...], job: _Job) -> None:
     """Raise `UserError` if no request finished: figures of nothing would look like figures."""
-    if any(record.status is Status.FINISHED for record in records):
+    ends = Counter(record.status for record in records)
+    if ends[Status.FINISHED]:
         return
-    num_refused = sum(record.status is Status.REFUSED for record in records)
-    if num_refused < len(records):
-        num_cancelled = sum(record.status is Status.CANCELLED for record in records)
+    name, block_size = job.trace.name, job.trace.block_size
+    if ends[Status.REFUSED] < len(records):
         raise UserError(
-            f"no request of {trace.name} finished: {num_refused} were refused, {num_cancelled}"
-            f" cancelled, {len(records) - num_refused - num_cancelled} failed"
-            f" {config.max_attempts} times"
+            f"no request of {name} finished: {ends[Status.REFUSED]} refused,"
+            f" {ends[Status.CANCELLED]} cancelled by their clients, {ends[Status.FAILED]} failed"
+            f" {job.config.max_attempts} times"
         )
-    least = min(needed_blocks(each.request, config, trace.block_size) for each in records)
+    least = min(needed_blocks(each, job.config, block_size) for each in job.trace.requests)
     raise UserError(
-        f"no request of {trace.name} finished: all {num_refused} were refused, since the smallest"
-        f" needs {least} blocks of {trace.block_size} tokens and a request may have"
-        f" {_allowed_blocks(config)} (gpu_blocks, max_blocks_per_request)"
+        f"no request of {name} finished: all {len(records)} were refused, since the smallest needs"
+        f" {least} blocks of {block_size} tokens and a request may have"
+        f" {_allowed_blocks(job.config)} (gpu_blocks, max_blocks_per_request)"
     )
 
 
@@ -273,27 +252,63 @@ def _allowed_blocks(config: ReplayConfig) -> int:
     return min(limit for limit in limits if limit is not None)
 
 
-def _notes(config: ReplayConfig, trace: Trace, records: tuple[RequestRecord, ...]) -> Iterator[str]:
-    machine, cost = config.machine, cost_model(config, trace.block_size)
-    gpu_blocks = config.gpu_blocks or 0
+def _result(
+    job: _Job, outcome: _Outcome, *, source: str, run_s: float, began: float
+) -> ReplayResult:
+    config, trace = job.config, job.trace
+    return ReplayResult(
+        config=config,
+        trace=TraceFacts(
+            name=trace.name,
+            format=trace.format,
+            block_size=trace.block_size,
+            partial=trace.partial.value,
+            num_requests=trace.num_requests,
+        ),
+        records=outcome.records,
+        transfer_records=outcome.transfers,
+        clock="none" if config.instant else "virtual",
+        num_preemptions=outcome.num_preemptions,
+        num_duplicate_blocks=outcome.num_duplicate_blocks,
+        rank_block_bytes=job.cost.transfer_bytes(1),
+        num_ranks=config.machine.num_gpus,
+        notes=(*trace.repairs, *_notes(job, outcome.records)),
+        events=None if job.log is None else job.log.events,
+        provenance=provenance(
+            trace=source,
+            trace_sha256=trace.sha256,
+            run_s=run_s,
+            wall_s=perf_counter() - began,
+        ),
+    )
+
+
+def _notes(job: _Job, records: tuple[RequestRecord, ...]) -> Iterator[str]:
+    config, machine, block_size = job.config, job.config.machine, job.trace.block_size
     refused = [record.request for record in records if record.status is Status.REFUSED]
     if refused:
-        most = max(needed_blocks(each, config, trace.block_size) for each in refused)
+        most = max(needed_blocks(each, config, block_size) for each in refused)
         yield (
             f"{len(refused)} requests were refused and count as misses: the largest needs {most}"
             f" blocks, and a request may have {_allowed_blocks(config)}"
         )
-    if machine.host_link.bytes_per_second > _FASTEST_HOST_LINK:
+    rate = machine.host_link.bytes_per_second
+    if rate > _FASTEST_HOST_LINK:
         yield (
-            f"the host link of {machine.name} moves"
-            f" {machine.host_link.bytes_per_second / 10**12:g} TB/s a GPU, more than any that"
-            " exists (bound: 1 TB/s): hits in the CPU tier will seem to cost nothing"
+            f"the host link of {machine.name} moves {rate / 10**12:g} TB/s a GPU, more than any"
+            " that exists (bound: 1 TB/s): hits in the CPU tier will seem to cost nothing"
         )
-    most_blocks = cost.max_gpu_blocks()
-    if gpu_blocks > most_blocks:
+    if config.instant:
+        return
+    try:
+        room_blocks = job.cost.max_gpu_blocks()
+    except ConfigError as error:
+        yield str(error)
+        return
+    if (config.gpu_blocks or 0) > room_blocks:
         yield (
-            f"{gpu_blocks} GPU blocks are more than {machine.name} has room for beside the weights"
-            f" of {cost.model.name}: {most_blocks}"
+            f"{config.gpu_blocks} GPU blocks are more than {machine.name} has room for beside the"
+            f" weights of {config.model_shape.name}: {room_blocks}"
         )
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 from kvsim.analysis.metrics import (
     DEFINITIONS,
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
+
+
+HIT_HEADS: Final = ("hits", "GPU", "CPU", "of", "rate")
 
 
 class TierFigures(TypedDict):
@@ -239,13 +242,13 @@ class ReplayResult:
         )
 
     def hit_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of hits as text: definition, GPU, CPU, total, rate."""
+        """Return the table of hits as text, under `HIT_HEADS`."""
         return [
             (
                 name,
                 f"{counts.gpu:,}",
                 f"{counts.cpu:,}",
-                f"{counts.gpu + counts.cpu:,} of {counts.total:,}",
+                f"{counts.total:,}",
                 f"{counts.figure()['rate']:.2%}",
             )
             for name, counts in self._hit_counts.items()
@@ -263,12 +266,15 @@ class ReplayResult:
         if self.ttft_ms is not None:
             figures = ", ".join(f"{name} {value:,.1f}" for name, value in self.ttft_ms.items())
             rows.append(("TTFT (ms)", figures))
-        for direction, figures_of in (self.swaps or {}).items():
-            if figures_of["count"]:
-                gib = figures_of["bytes"] / 2**30
-                text = f"{figures_of['blocks']:,} blocks in {figures_of['done']:,} transfers"
-                busy = f"{figures_of['busy_ms'] / 1000:,.1f} s busy"
-                rows.append((direction.replace("_", "-"), f"{text}, {gib:,.1f} GiB, {busy}"))
+        for direction, swap in (self.swaps or {}).items():
+            if swap["count"]:
+                text = (
+                    f"{swap['blocks']:,} blocks in {swap['done']:,} transfers,"
+                    f" {swap['bytes'] / 2**30:,.1f} GiB, {swap['busy_ms'] / 1000:,.1f} s busy"
+                )
+                if swap["done"] < swap["count"]:
+                    text += f"; {swap['count'] - swap['done']:,} transfers failed"
+                rows.append((direction.replace("_", "-"), text))
         if self.num_preemptions:
             rows.append(("preemptions", f"{self.num_preemptions:,}"))
         if self.num_duplicate_blocks:
@@ -280,8 +286,7 @@ class ReplayResult:
         return f"<ReplayResult {self.title}; prefix_token {rate:.2%}>"
 
     def _repr_html_(self) -> str:
-        heads = ("hits", "GPU", "CPU", "total", "rate")
-        head = "".join(f"<th>{name}</th>" for name in heads)
+        head = "".join(f"<th>{name}</th>" for name in HIT_HEADS)
         hits = "".join(_html_row(row) for row in self.hit_rows())
         facts = "".join(_html_row(row) for row in self.fact_rows())
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)

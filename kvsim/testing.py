@@ -37,12 +37,27 @@ class Prompt:
     num_tail_tokens: int
 
 
-def prompts(*, max_blocks: int = 6, block_size: int = 2) -> st.SearchStrategy[Prompt]:
-    """Return a strategy for prompts that often share a prefix (two letters a position)."""
+def prompts(*, max_blocks: int = 6, max_tail_tokens: int = 3) -> st.SearchStrategy[Prompt]:
+    """Return a strategy for prompts that often share a prefix (two letters, one of them rarer)."""
     return st.builds(
         Prompt,
-        letters=st.lists(st.integers(0, 1), min_size=1, max_size=max_blocks).map(tuple),
-        num_tail_tokens=st.integers(1, block_size),
+        letters=st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=max_blocks).map(tuple),
+        num_tail_tokens=st.integers(1, max_tail_tokens),
+    )
+
+
+def cache_configs(
+    *, max_gpu_blocks: int = 8, max_cpu_blocks: int = 6
+) -> st.SearchStrategy[CacheConfig]:
+    """Return a strategy for caches so small that something is always in the way."""
+    return st.builds(
+        CacheConfig,
+        block_size=st.integers(1, 3),
+        tier_blocks=st.tuples(
+            st.integers(1, max_gpu_blocks), st.integers(0, max_cpu_blocks)
+        ),
+        swap_batch_blocks=st.integers(1, 4),
+        low_watermark_blocks=st.integers(0, 3),
     )
 
 

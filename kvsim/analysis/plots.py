@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_GPU, _CPU, _LINE, _FAINT = "#3b6fb6", "#9ecae1", "#1b2a41", "#666666"
+_GPU, _CPU, _LINE, _FAINT, _WARMUP = "#3b6fb6", "#9ecae1", "#1b2a41", "#666666", "#e8e8e8"
 _FIGURE_INCHES: Final = (7.0, 3.8)
-_MAX_BINS: Final = 60
-_REQUESTS_PER_BIN: Final = 20
+_MAX_BINS: Final = 40
+_REQUESTS_PER_BIN: Final = 50
 _MINUTE_NS: Final = 60 * 10**9
 _LOG_SPAN: Final = 30
 """Above this ratio of the largest to the smallest time the axis is logarithmic."""
@@ -55,7 +55,8 @@ def plot_ttft(requests: pd.DataFrame, *, caption: str, ax: Axes | None = None) -
             f"p{percent}  {_readable_ms(at_ms)}",
             (at_ms, percent / 100),
             textcoords="offset points",
-            xytext=(7, -11),
+            xytext=(-7, 4),
+            horizontalalignment="right",
             fontsize=8,
             color=_LINE,
         )
@@ -77,7 +78,7 @@ def plot_hits(
 ) -> Axes:
     """Draw the share of the input tokens that hit, by tier, over the time of arrival.
 
-    Each step is one of at most 60 equal spans of time; the figure is `prefix_token`. A span
+    Each step is one of at most 40 equal spans of time; the figure is `prefix_token`. A span
     without a request is a gap. The warm-up is shaded.
     """
     ax = ax or new_axes()
@@ -98,11 +99,13 @@ def plot_hits(
     if requests["num_cpu_hit_blocks"].any():
         ax.stairs(both, edges, baseline=gpu, fill=True, color=_CPU, label="CPU")
     ax.stairs(both, edges, color=_LINE, linewidth=1.2, baseline=None)
-    mean = hits.sum() / tokens.sum()
-    ax.axhline(mean, color=_FAINT, linewidth=1, linestyle="--", label=f"all: {mean:.1%}")
-    if requests["is_warmup"].any():
-        end_min = at_min[requests["is_warmup"].to_numpy()][-1]
-        ax.axvspan(0, end_min, color="#000000", alpha=0.08, linewidth=0, label="warm-up")
+    is_measured = ~requests["is_warmup"].to_numpy()
+    start_min = 0.0 if is_measured.all() else float(at_min[is_measured][0])
+    if start_min:
+        ax.axvspan(0, start_min, color=_WARMUP, linewidth=0, label="warm-up", zorder=0)
+    mean = hits[is_measured].sum() / tokens[is_measured].sum()
+    label = f"{mean:.1%} {'after warm-up' if start_min else 'overall'}"
+    ax.hlines(mean, start_min, edges[-1], color=_FAINT, linewidth=1, linestyle="--", label=label)
     ax.set_xlim(0, edges[-1])
     ax.set_ylim(0, min(1.0, 1.25 * float(np.nanmax(both)) or 1.0))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))

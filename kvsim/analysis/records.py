@@ -85,7 +85,7 @@ def record_of_instant(hit: InstantHit) -> RequestRecord:
 class TransferLog:
     """A `TurnObserver` that keeps the transfers, in the order in which they were answered.
 
-    It looks at each command and answer once and keeps a tuple a transfer: 0.5 % of a replay.
+    It looks at each command and answer once and keeps a tuple a transfer: about 1.5 % of a replay.
     """
 
     __slots__ = ("_open", "_timed_out", "records")

@@ -1,0 +1,1 @@
+"""The sans-IO core: what to cache, what to evict, what to run next. Decisions only."""

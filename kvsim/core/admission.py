@@ -170,7 +170,7 @@ class Admitter:
         return [transfer]
 
     def _start_up(self, lower: Tier, nodes: list[NodeId], depth: int, info: AccessInfo) -> None:
-        """Copies below start on their way up: an op reads them, and their policy lets them go."""
+        """Start copies below on their way up: an op reads them, and their policy lets them go."""
         # Blocks that a timed-out copy still reads were taken from the policy then.
         known = [node for node in nodes if node not in lower.reads] if lower.reads else nodes
         if known:
@@ -187,6 +187,7 @@ class Admitter:
     def dependencies(
         self, path: list[NodeId], states: bytes, own: tuple[OpId, ...]
     ) -> tuple[OpId, ...]:
+        """Return the ops that write blocks of `path`, and `own`."""
         incoming_by, forwards = self._cache.incoming_by, self._cache.forwards
         after = set(own)
         for node, state in zip(path, states, strict=True):

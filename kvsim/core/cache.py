@@ -184,19 +184,19 @@ class CacheState:
                 tier.policy.on_evictable(node)
 
     def rescue(self, node: NodeId) -> None:
-        """A block was hit on its way down: its copy stays, and protects its parent again."""
+        """Keep a copy that was hit on its way down; it protects its parent again."""
         self.gpu.copies.move([node], CopyEvent.RESCUE)
         self.hold(self.gpu, self.tree.parent[node])
         self.start_read(self.gpu, node)
         self.num_rescued += 1
 
     def start_read(self, tier: Tier, node: NodeId) -> None:
-        """An open op reads the node's copy."""
+        """Note that an open op reads the node's copy."""
         tier.reads[node] = tier.reads.get(node, 0) + 1
         self.hold(tier, node)
 
     def end_read(self, tier: Tier, node: NodeId) -> None:
-        """An op that read the node's copy has settled."""
+        """Note that an op that read the node's copy has settled."""
         if tier.reads[node] == 1:
             del tier.reads[node]
         else:
@@ -228,9 +228,7 @@ class CacheState:
             self.tree.remove(nodes)
             return
         above, below = self.gpu.copies.state, self.lower.copies.state
-        if any(map(above.__getitem__, nodes)) or any(map(below.__getitem__, nodes)):
-            nodes = [node for node in nodes if not (above[node] or below[node])]
-        self.tree.remove(nodes)
+        self.tree.remove([node for node in nodes if not (above[node] or below[node])])
 
     def detach(self, top: NodeId) -> None:
         """Take `top` and all below it out of the tree; nobody may hold a reference into it.

@@ -33,6 +33,10 @@ class Filler:
     def fill(
         self, attempt: Attempt, start: int, end: int, forward: OpenForward, op_id: OpId | None
     ) -> None:
+        """Make nodes of blocks `start` to `end` of the attempt's table, which `forward` writes.
+
+        `op_id` is for the event; None emits none.
+        """
         cache = self._cache
         gpu = cache.gpu
         keys = attempt.keys[start:end]

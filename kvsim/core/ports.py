@@ -118,13 +118,13 @@ class EvictionPolicy(Protocol):
         """One request matched these blocks of the tier, root first. Comes before its inserts."""
 
     def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
-        """A request that held `path` (root first) lets go of it, at its end or preemption."""
+        """Note that a request lets go of `path` (root first), at its end or preemption."""
 
     def on_evictable(self, node: NodeId) -> None:
-        """`node` may be chosen from now on: it has no reference, is settled and bare."""
+        """Note that `node` may be chosen from now on: it has no reference, is settled and bare."""
 
     def on_pinned(self, node: NodeId) -> None:
-        """`node` may not be chosen until the next `on_evictable`. Idempotent."""
+        """Note that `node` may not be chosen until the next `on_evictable`. Idempotent."""
 
     def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
         """Blocks left the tier. Victims the policy chose itself are reported here too."""
@@ -145,19 +145,19 @@ class BlockPolicy(Protocol):
     """
 
     def on_insert(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
-        """A block enters the tier at `depth` (0 is a root)."""
+        """Note that a block enters the tier at `depth` (0 is a root)."""
 
     def on_hit(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
-        """A request matched the block."""
+        """Note that a request matched the block."""
 
     def on_evictable(self, key: BlockKey) -> None:
-        """The block may be chosen from now on."""
+        """Note that the block may be chosen from now on."""
 
     def on_pinned(self, key: BlockKey) -> None:
-        """The block may not be chosen until the next `on_evictable`. Idempotent."""
+        """Note that the block may not be chosen until the next `on_evictable`. Idempotent."""
 
     def on_remove(self, key: BlockKey, reason: RemoveReason) -> None:
-        """The block left the tier, chosen or not."""
+        """Note that the block left the tier, chosen or not."""
 
     def choose_victim(self, now: int) -> BlockKey | None:
         """Return one evictable block; None only if there is none."""

@@ -85,7 +85,8 @@ class Copies:
     __slots__ = ("block", "holds", "num_in", "state")
 
     def __init__(self, num_nodes: int) -> None:
-        self.state = bytearray(num_nodes)
+        # A list, not a bytearray: CPython has specialised instructions for lists only.
+        self.state = [ABSENT] * num_nodes
         self.block: list[BlockId] = [0] * num_nodes
         self.holds = [0] * num_nodes
         # The root (node 0) is there on every tier, owns no block, never leaves, is never counted.
@@ -142,6 +143,22 @@ class Copies:
             state[node] = new
         self.num_in[old] -= len(nodes)
         self.num_in[new] += len(nodes)
+
+    def move_down(self, below: Copies, nodes: Sequence[NodeId]) -> None:
+        """Finish a write-back: LEFT here and WRITTEN in the tier below, in one pass."""
+        state, state_below = self.state, below.state
+        for node in nodes:
+            if state[node] != LEAVING:
+                raise self._illegal(node, CopyEvent.LEFT)
+            if state_below[node] != INCOMING:
+                raise below._illegal(node, CopyEvent.WRITTEN)
+            state[node] = ABSENT
+            state_below[node] = READY
+        n = len(nodes)
+        self.num_in[LEAVING] -= n
+        self.num_in[ABSENT] += n
+        below.num_in[INCOMING] -= n
+        below.num_in[READY] += n
 
     def peel(
         self,

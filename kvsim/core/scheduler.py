@@ -66,6 +66,8 @@ class Scheduler:
         self._config = config
         self._instance = instance
         self._sink = sink
+        capacity = manager.config.tier_blocks[0]
+        self._allowed_blocks = min(config.max_blocks_per_request or capacity, capacity)
         self._queue = RequestQueue(arrivals, manager.config.block_size)
         self._running: dict[RequestId, Sequence] = {}  # in order of admission
         self._prefilling: list[Sequence] = []
@@ -81,8 +83,6 @@ class Scheduler:
         self.ended: list[Sequence] = []
         self.num_preemptions = 0
         self.num_forwards = 0
-
-    # -- what the engine loop calls
 
     def has_work(self) -> bool:
         """Whether a request is left or an op has not settled."""
@@ -139,8 +139,6 @@ class Scheduler:
             self._release(sequence, EndReason.CANCELLED, now)
             self._end(sequence, Status.CANCELLED, now)
 
-    # -- arrivals
-
     def _wake_up(self, now: int) -> None:
         for sequence in self._queue.take_arrivals(now):
             self._refuse_or_queue(sequence, sequence.request.arrived_at)
@@ -148,27 +146,19 @@ class Scheduler:
             self.cancel(request_id, now)
 
     def _refuse_or_queue(self, sequence: Sequence, now: int) -> None:
-        request = sequence.request
-        needed = sequence.num_most_blocks
-        allowed = self._manager.config.tier_blocks[0]
-        if self._config.max_blocks_per_request is not None:
-            allowed = min(allowed, self._config.max_blocks_per_request)
-        if needed > allowed:
-            if self._sink is not None:
-                self._sink.emit(
-                    RequestRefused(
-                        at=now,
-                        request_id=request.request_id,
-                        needed_blocks=needed,
-                        allowed_blocks=allowed,
-                    )
-                )
-            self._end(sequence, Status.REFUSED, now)
+        request_id = sequence.request.request_id
+        needed, allowed = sequence.num_most_blocks, self._allowed_blocks
+        if needed <= allowed:
+            self._queue.enqueue(sequence)
+            self._by_id[request_id] = sequence
             return
-        self._queue.enqueue(sequence)
-        self._by_id[request.request_id] = sequence
-
-    # -- the next Forward
+        if self._sink is not None:
+            self._sink.emit(
+                RequestRefused(
+                    at=now, request_id=request_id, needed_blocks=needed, allowed_blocks=allowed
+                )
+            )
+        self._end(sequence, Status.REFUSED, now)
 
     def _may_change_batch(self) -> bool:
         return bool(
@@ -260,8 +250,6 @@ class Scheduler:
                 self._num_loading -= 1
                 self._prefilling.append(sequence)
 
-    # -- blocks for decoding members
-
     def _grow(self, num_steps: int, commands: list[Command], now: int) -> int:
         """Give every member that needs it within `num_steps` steps its next blocks.
 
@@ -296,15 +284,12 @@ class Scheduler:
     def _preempt(self, sequence: Sequence, now: int) -> None:
         """Take all blocks from a sequence; it waits in its old order to go on."""
         self._leave(sequence)
-        attempt = sequence.admitted
-        if sequence.num_made > attempt.num_made:
-            self._manager.publish(attempt, sequence.num_known_tokens - 1)
+        if sequence.num_made > sequence.admitted.num_made:
+            self._manager.publish(sequence.admitted, sequence.num_known_tokens - 1)
         self._release(sequence, EndReason.PREEMPTED, now)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._queue.put_back(sequence)
-
-    # -- the end of a Forward
 
     def _settle_forward(self, answer: Answer) -> None:
         forward, self._forward = self._forward, None
@@ -330,10 +315,9 @@ class Scheduler:
             self._after_forward(now)
 
     def _after_forward(self, now: int) -> None:
-        if self._cancel_wanted:
-            wanted, self._cancel_wanted = self._cancel_wanted, []
-            for request_id in wanted:
-                self.cancel(request_id, now)
+        wanted, self._cancel_wanted = self._cancel_wanted, []
+        for request_id in wanted:
+            self.cancel(request_id, now)
         if self._num_loading:
             self._finish_loading()
 
@@ -355,14 +339,12 @@ class Scheduler:
         self._end(sequence, Status.FINISHED, now)
 
     def _fail_forward(self, answer: Completion, pieces: list[tuple[Sequence, int]]) -> None:
-        """The batch's computation is lost: all its members try again."""
+        """Let all members of a batch whose computation is lost try again."""
         now = answer.finished_at
-        timed_out = answer.outcome is Outcome.TIMED_OUT
         if not self._manager.is_open(answer.op_id):
             self._manager.issue_forward(answer.op_id, ())
-        if timed_out:
-            self._fenced = answer.op_id
-        held_by = answer.op_id if timed_out else None
+        held_by = answer.op_id if answer.outcome is Outcome.TIMED_OUT else None
+        self._fenced = held_by
         decoding = [s for s in self._running.values() if s.status is Status.DECODING]
         lost = [sequence.admitted for sequence in [*decoding, *(s for s, _ in pieces)]]
         for attempt in lost:
@@ -372,7 +354,7 @@ class Scheduler:
         self._after_forward(now)
 
     def _restart(self, attempt: Attempt, now: int) -> None:
-        """A released attempt cannot go on: its request waits for the next, in its old order."""
+        """Let the request of a released attempt wait for its next one, in its old order."""
         sequence = self._by_id[attempt.request.request_id]
         if sequence.attempt is not attempt:
             return
@@ -387,8 +369,6 @@ class Scheduler:
             self._end(sequence, Status.FAILED, now)
             return
         self._queue.put_back(sequence)
-
-    # -- small
 
     def _is_in_forward(self, sequence: Sequence) -> bool:
         """Whether the running Forward reads or writes the sequence's blocks."""

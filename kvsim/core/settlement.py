@@ -186,7 +186,7 @@ class Settler:
         return ended
 
     def _finish_reads(self, source: Tier, nodes: list[NodeId]) -> None:
-        """An op that copied blocks up is done with its sources, given deepest first.
+        """Settle the sources, deepest first, of an op that copied blocks up.
 
         Exclusive mode: what is above now is not kept below. What did not get there is the lower
         policy's again.
@@ -211,22 +211,22 @@ class Settler:
         cache = self._cache
         source, target = cache.tiers[transfer.source], cache.tiers[transfer.target]
         nodes = transfer.nodes
-        target.copies.move(nodes, CopyEvent.WRITTEN)
-        moved, rescued = nodes, []
+        moved, source_ids = nodes, transfer.source_ids
+        rescued: list[NodeId] = []
         if cache.num_rescued:
             state = source.copies.state
             rescued = [node for node in nodes if state[node] == READY]
             moved = [node for node in nodes if state[node] != READY]
+            source_ids = source.copies.blocks_of(moved)
+        source.copies.move_down(target.copies, moved)
         attached = self._attached(moved)
         if cache.sink is not None:
             cache.emit_stored(target, attached[::-1])
             cache.emit_removed(source, attached, RemoveCause.DEMOTED)
-        source.copies.move(moved, CopyEvent.LEFT)
-        all_moved = moved is nodes
-        source_ids = transfer.source_ids if all_moved else source.copies.blocks_of(moved)
         source.pool.give_dropped(source_ids)
         target.policy.on_insert(attached, 0, None)
-        self._keep_above(source, target, rescued)
+        if rescued:
+            self._keep_above(source, target, rescued)
         holds = target.copies.holds
         bare = [node for node in moved if not holds[node]]
         for node in bare:
@@ -237,6 +237,7 @@ class Settler:
         """Hit again on their way down: the new copies go, the old ones stay."""
         cache = self._cache
         cache.num_rescued -= len(rescued)
+        target.copies.move(rescued, CopyEvent.WRITTEN)
         for node in reversed(rescued):
             cache.drop(target, [node], CopyEvent.DROP)
             cache.end_read(source, node)
@@ -352,7 +353,7 @@ class Settler:
         )
 
     def _drop_superseded(self, node: NodeId) -> None:
-        """A block computed again above although a copy below was there."""
+        """Drop the copy below of a block that was computed again above."""
         cache = self._cache
         lower = cache.lower
         if lower is None or cache.gpu.copies.state[node] != READY:

@@ -15,6 +15,7 @@ import time
 import tracemalloc
 from collections import OrderedDict
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -180,7 +181,7 @@ def growth(requests: Sequence[Request]) -> float:
     for i, _ in enumerate(replay_instantly(manager, repeated(requests, COPIES)), 1):
         if i % size == 0:
             marks.append(time.perf_counter())
-    seconds = [late - early for early, late in zip(marks, marks[1:], strict=False)]
+    seconds = [late - early for early, late in pairwise(marks)]
     return sum(seconds[6:9]) / sum(seconds[1:4])
 
 

@@ -27,7 +27,7 @@ def test_the_manager_keeps_its_promises_in_a_hundred_thousand_steps() -> None:
     before = Steps.count
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         ManagerMachine,
-        settings=settings(max_examples=1600, stateful_step_count=100, suppress_health_check=SLOW),
+        settings=settings(max_examples=1700, stateful_step_count=100, suppress_health_check=SLOW),
     )
     executed = Steps.count - before
     print(f"{executed} steps executed")  # noqa: T201  (a long test says what it did)

@@ -13,7 +13,7 @@ from kvsim.core.manager import Admission, CacheManager
 from kvsim.core.ops import Cancel, Completion, Forward, Outcome, Transfer
 from kvsim.core.scheduler import Scheduler
 from kvsim.core.sequence import Status
-from kvsim.events import AttemptEnded, RequestAdmitted, RequestRefused
+from kvsim.events import AttemptEnded, RequestAdmitted, RequestEnded, RequestRefused
 from kvsim.policies import policy_factory
 from kvsim.testing import CheckedPolicy, EventMirror
 from tests.property.memory import Memory, OpenOp, Piece, blocks_written
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvsim.core.ports import Backend, EvictionPolicy, PolicyContext
     from kvsim.core.sequence import Sequence as Record
     from kvsim.events import Event
-    from kvsim.types import BlockId, OpId, Request, RequestId
+    from kvsim.types import BlockId, BlockKey, OpId, Request, RequestId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class Client:
     num_kv: int = 0
     num_target: int = 0
     is_decoding: bool = False
-    is_over: bool = False
+    end: str | None = None
     is_cancel_wanted: bool = False
     first_hits: tuple[int, ...] | None = None
 
@@ -314,10 +314,31 @@ class Witness:
         for record in self.scheduler.ended[self._num_ended :]:
             self._take_end(record, now)
         self._num_ended = len(self.scheduler.ended)
+        readable = set().union(*self.mirror.readable)
+        for key in readable:
+            above = self._parent_of(key)
+            assert above is None or above in readable, f"{key} is out of reach"
+
+    def _parent_of(self, key: BlockKey) -> BlockKey | None:
+        assert isinstance(key, tuple)
+        if key[0] == "output":
+            _, request_id, index = key
+            prompt = self.clients[request_id].request.block_keys
+            if index > len(prompt):
+                return ("output", request_id, index - 1)
+            return prompt[index - 1] if index else None
+        letters, _ = key
+        return (letters[:-1], self.story.cache.block_size) if len(letters) > 1 else None
 
     def _take_event(self, event: Event, now: int) -> None:
-        if isinstance(event, RequestRefused):
-            self.clients[event.request_id].is_over = True
+        if isinstance(event, RequestEnded):
+            client = self.clients[event.request_id]
+            assert client.end is None, "a request ended twice"
+            assert client.attempt is None, "it ended and holds blocks"
+            client.end = event.status
+        elif isinstance(event, RequestRefused):
+            layout = self.clients[event.request_id].layout
+            assert event.needed_blocks == layout.num_most_blocks > event.allowed_blocks
         elif isinstance(event, AttemptEnded):
             client = self.clients[event.request_id]
             assert client.attempt == event.attempt
@@ -328,7 +349,7 @@ class Witness:
 
     def _admitted(self, event: RequestAdmitted, now: int) -> None:
         client = self.clients[event.request_id]
-        assert client.attempt is None and not client.is_over
+        assert client.attempt is None and client.end is None
         assert event.attempt == client.num_attempts
         client.attempt = event.attempt
         client.num_attempts += 1
@@ -338,11 +359,10 @@ class Witness:
         client.num_target = client.request.num_input_tokens + client.num_made
         num_tokens = client.layout.num_tokens(sum(num_hits)) if sum(num_hits) else 0
         client.num_kv = min(num_tokens, client.num_target - 1)
-        over = {record.request.request_id for record in self.scheduler.ended}
         for request_id, other in self.clients.items():
             if request_id == event.request_id:
                 return
-            waits = other.attempt is None and request_id not in over
+            waits = other.attempt is None and other.end is None
             assert not waits or other.request.arrived_at > now, (
                 f"request {event.request_id} is admitted before {request_id}"
             )
@@ -350,9 +370,7 @@ class Witness:
     def _take_end(self, record: Record, now: int) -> None:
         client = self.clients[record.request.request_id]
         request = client.request
-        assert record.status is Status.REFUSED or not client.is_over, "a request ended twice"
-        client.is_over = True
-        assert client.attempt is None, "it ended and holds blocks"
+        assert record.status == client.end, "the record and the event differ"
         wanted_at = request.cancelled_at
         is_cancelled = client.is_cancel_wanted or (wanted_at is not None and wanted_at <= now)
         assert record.num_made == client.num_made
@@ -383,7 +401,7 @@ class Witness:
         present = [
             client
             for client in self.clients.values()
-            if client.request.arrived_at <= self._now and not client.is_over
+            if client.request.arrived_at <= self._now and client.end is None
         ]
         issued = [command for command in commands if not isinstance(command, Cancel)]
         assert issued or self.memory.open or not present, "work is left, and nothing is under way"
@@ -408,7 +426,7 @@ class Witness:
             client
             for client in self.clients.values()
             if client.attempt is None
-            and not client.is_over
+            and client.end is None
             and client.request.arrived_at <= self._now
         ]
         num_running = sum(client.attempt is not None for client in self.clients.values())
