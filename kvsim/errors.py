@@ -66,8 +66,8 @@ class MisuseError(KvsimError, RuntimeError):
     """A call that the contract forbids, such as releasing an attempt twice."""
 
 
-class PolicyError(KvsimError, RuntimeError):
-    """An eviction policy broke its contract (see `kvsim.core.ports.EvictionPolicy`)."""
+class PolicyError(UserError):
+    """An eviction policy broke its contract (see `kvsim.core.ports`)."""
 
 
 class StalledError(KvsimError, RuntimeError):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Table: TypeAlias = dict[str, object]
 
-_AT_LINE: Final = re.compile(r"\(at line (\d+), column \d+\)")
+_AT_LINE: Final = re.compile(r"\(at (?:line (\d+), column \d+|end of document)\)")
 _KINDS: Final = {"int": int, "str": str, "bool": bool}
 _Shape = TypeVar("_Shape", ModelShape, Hardware, LinkConfig)
 
@@ -42,10 +42,7 @@ def load_run_file(path: str | PathLike[str]) -> ReplayConfig:
     try:
         table: Table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        line = _AT_LINE.search(str(error))
-        where = f"{file}:{line[1]}" if line else f"{file}"
-        problem = _AT_LINE.sub("", str(error)).strip()
-        raise ConfigError(f"{where}: not valid TOML: {problem}") from error
+        raise ConfigError(_toml_problem(file, text, str(error))) from error
     try:
         check_names(table)
         return ReplayConfig().with_settings(_with_shapes(table))
@@ -60,6 +57,14 @@ def _text(file: Path) -> str:
         raise ConfigError(f"{file}: {os_problem(error)}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: not UTF-8 text, so not TOML") from error
+
+
+def _toml_problem(file: Path, text: str, problem: str) -> str:
+    found = _AT_LINE.search(problem)
+    if found is None:
+        return f"{file}: not valid TOML: {problem}"
+    line = found[1] or max(1, len(text.splitlines()))
+    return f"{file}:{line}: not valid TOML: {problem[: found.start()].strip()}"
 
 
 def _with_shapes(table: Table) -> Table:

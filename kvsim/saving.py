@@ -25,11 +25,14 @@ def check_folder(path: str | PathLike[str]) -> Path:
         If it is a file, or it or its nearest existing parent cannot be written to.
     """
     folder = checked_path(path)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: cannot save there: it is a file; name a folder")
-    nearest = next(each for each in _and_parents(folder) if each.exists())
-    if not nearest.is_dir():
-        raise UserError(f"{folder}: cannot save there: {nearest} is a file, not a folder")
+    try:
+        nearest = next(each for each in _and_parents(folder) if each.exists())
+        is_folder = nearest.is_dir()
+    except OSError as error:  # a folder on the way is locked, or a name is too long
+        raise _problem(folder, error) from error
+    if not is_folder:
+        what = "it" if nearest == folder.absolute() else str(nearest)
+        raise UserError(f"{folder}: cannot save there: {what} is a file; name a folder")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise UserError(f"{folder}: cannot save there: no permission to write to {nearest}")
     return folder
@@ -63,11 +66,15 @@ def new_files(path: str | PathLike[str], *, last: str) -> Iterator[Path]:
                 file.replace(target)
         undo.clear()
     except OSError as error:
-        raise UserError(f"{folder}: cannot save there: {error.strerror or error}") from error
+        raise _problem(folder, error) from error
     finally:
         for step in reversed(undo):
             with suppress(OSError):
                 step()
+
+
+def _problem(folder: Path, error: OSError) -> UserError:
+    return UserError(f"{folder}: cannot save there: {error.strerror or error}")
 
 
 def _and_parents(folder: Path) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Final
 
-from kvsim.errors import IllegalTransitionError
+from kvsim.errors import IllegalTransitionError, PolicyError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -174,11 +174,20 @@ class Copies:
 
         The prefix rule, in one place: see `kvsim.core.ports.Peel`. A child that is taken no
         longer protects its parent. `event` is DROP or LEAVE.
+
+        Raises
+        ------
+        PolicyError
+            If `leaf` is not evictable.
         """
         old, new = _STEPS[event]
         state, holds = self.state, self.holds
         if state[leaf] != old or holds[leaf]:
-            raise self._illegal(leaf, event)
+            raise PolicyError(
+                f"a policy took node {leaf} as a victim, which is not evictable: its copy is"
+                f" {CopyState(state[leaf]).name}, and {holds[leaf]} references, children or ops"
+                " hold it"
+            )
         node = leaf
         start = len(out)
         last = start + n

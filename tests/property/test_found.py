@@ -1,78 +1,36 @@
 """Sequences in which a bug was found once, each as a short story.
 
-Notation: `p("001")` is a prompt of three blocks; equal leading letters are a shared prefix. All
-blocks have one token. The driver asserts what every step promises, `close` that nothing is left.
+All blocks have one token: `p("001")` is a prompt of three blocks that shares two with `p("000")`.
+The driver asserts what every step promises, and `close` that nothing is left behind.
 """
 
 from __future__ import annotations
 
-from kvsim.config import CacheConfig
+from typing import TYPE_CHECKING
+
 from kvsim.core.ops import Outcome
-from kvsim.testing import Prompt
-from tests.property.driver import Client, Driver
-from tests.property.memory import OpenOp
+from tests.property.story import (
+    admitted,
+    answer,
+    issued,
+    last_transfer,
+    new_driver,
+    p,
+    push_down,
+)
+
+if TYPE_CHECKING:
+    from tests.property.driver import Client, Driver
+    from tests.property.memory import OpenOp
 
 FAILED, TIMED_OUT = Outcome.FAILED, Outcome.TIMED_OUT
-
-
-def p(letters: str) -> Prompt:
-    """Return a prompt of one-token blocks."""
-    return Prompt(tuple(map(int, letters)), 1)
-
-
-def new_driver(gpu: int, cpu: int, *, watermark: int = 0) -> Driver:
-    """Return a driver with one-token blocks and no batching of write-backs."""
-    return Driver(
-        CacheConfig(
-            block_size=1,
-            tier_blocks=(gpu, cpu),
-            swap_batch_blocks=1,
-            low_watermark_blocks=watermark,
-        )
-    )
-
-
-def push_down(driver: Driver) -> None:
-    """Empty the GPU tier into the CPU tier, by a request as large as the GPU tier."""
-    client = driver.submit(p("9" * driver.config.tier_blocks[0]))
-    while not driver.admit(client):
-        driver.drain()
-    driver.end(client)
-    driver.check()
-
-
-def admitted(driver: Driver, letters: str) -> Client:
-    """Return a client that has its blocks."""
-    client = driver.submit(p(letters))
-    assert driver.admit(client)
-    driver.check()
-    return client
-
-
-def issued(driver: Driver, client: Client, num_tokens: int = 99) -> OpenOp:
-    """Return a running Forward for one client."""
-    assert driver.join(client, num_tokens)
-    op = driver.issue()
-    driver.check()
-    return op
-
-
-def last_transfer(driver: Driver) -> OpenOp:
-    """Return the Transfer issued last."""
-    return [op for op in driver.answerable if op.transfer is not None][-1]
-
-
-def answer(driver: Driver, op: OpenOp, outcome: Outcome = Outcome.DONE) -> None:
-    """Let an op end."""
-    assert driver.answer(op, outcome)
-    driver.check()
 
 
 def test_a_forward_that_fails_before_its_reload_leaves_no_node_without_a_copy() -> None:
     driver = new_driver(4, 2)
     driver.serve(p("0"))
     push_down(driver)
-    client = admitted(driver, "00")
+    client = admitted(driver, p("00"))
     forward = issued(driver, client)  # fills the second block, waits for the copy of the first
     answer(driver, forward, FAILED)
     driver.close()
@@ -91,7 +49,7 @@ def test_an_attempt_whose_forward_waited_for_a_failed_copy_does_not_copy_again()
     driver = new_driver(4, 2)
     driver.serve(p("0"))
     push_down(driver)
-    client = admitted(driver, "00")
+    client = admitted(driver, p("00"))
     copy = last_transfer(driver)
     forward = issued(driver, client)
     answer(driver, copy, FAILED)
@@ -108,7 +66,7 @@ def test_an_attempt_whose_forward_fails_before_its_copy_does_not_copy_again() ->
     driver = new_driver(4, 2)
     driver.serve(p("0"))
     push_down(driver)
-    client = admitted(driver, "00")
+    client = admitted(driver, p("00"))
     copy = last_transfer(driver)
     answer(driver, issued(driver, client), FAILED)
     answer(driver, copy, FAILED)
@@ -122,7 +80,7 @@ def test_a_late_copy_may_settle_before_the_forward_that_waited_for_it() -> None:
     driver = new_driver(4, 2)
     driver.serve(p("0"))
     push_down(driver)
-    client = admitted(driver, "00")
+    client = admitted(driver, p("00"))
     copy = last_transfer(driver)
     forward = issued(driver, client)
     answer(driver, copy, TIMED_OUT)
@@ -136,7 +94,7 @@ def test_a_postponed_failure_is_taken_when_its_forward_comes_to_rest() -> None:
     driver = new_driver(4, 2)
     driver.serve(p("0"))
     push_down(driver)
-    client = admitted(driver, "00")
+    client = admitted(driver, p("00"))
     copy = last_transfer(driver)
     forward = issued(driver, client)
     answer(driver, copy, FAILED)
@@ -150,9 +108,9 @@ def test_a_copy_that_fails_under_another_ones_copy_takes_it_along() -> None:
     driver = new_driver(6, 3)
     driver.serve(p("00"))
     push_down(driver)
-    driver.end(admitted(driver, "0"))
+    driver.end(admitted(driver, p("0")))
     upper = last_transfer(driver)
-    driver.end(admitted(driver, "00"))  # joins the first copy, orders that of the second block
+    driver.end(admitted(driver, p("00")))  # joins the first copy, orders that of the second block
     answer(driver, upper, TIMED_OUT)
     driver.close()
 
@@ -161,10 +119,10 @@ def _computing_while_copied(driver: Driver) -> tuple[Client, OpenOp, OpenOp]:
     """A must compute "0" (its copy failed), B has it copied up again meanwhile."""
     driver.serve(p("0"))
     push_down(driver)
-    first = admitted(driver, "000")
+    first = admitted(driver, p("000"))
     answer(driver, last_transfer(driver), FAILED)
     assert driver.admit(first)
-    admitted(driver, "0")
+    admitted(driver, p("0"))
     copy = last_transfer(driver)
     return first, issued(driver, first, 1), copy
 
@@ -172,10 +130,9 @@ def _computing_while_copied(driver: Driver) -> tuple[Client, OpenOp, OpenOp]:
 def test_a_block_computed_while_its_copy_comes_up_is_not_read_before_it_is_there() -> None:
     driver = new_driver(6, 4)
     first, forward, copy = _computing_while_copied(driver)
-    if not driver.answer(forward):  # it may wait for the copy
-        answer(driver, copy)
-        answer(driver, forward)
-    driver.check()
+    assert not driver.answer(forward)  # it waits for the copy, though it does not need it
+    answer(driver, copy)
+    answer(driver, forward)
     issued(driver, first)
     driver.close()
 
@@ -184,7 +141,7 @@ def test_an_attempt_is_not_ended_in_its_forward_by_a_copy_that_it_duplicates() -
     driver = new_driver(6, 4)
     _, forward, copy = _computing_while_copied(driver)
     answer(driver, copy, FAILED)
-    answer(driver, forward)
+    answer(driver, forward, FAILED)
     driver.close()
 
 
@@ -197,7 +154,7 @@ def test_a_detached_block_outlives_its_parent_without_touching_the_next_owner_of
     leaf, parent = driver.answerable
     answer(driver, leaf, TIMED_OUT)  # the leaf stays without its parent: detached
     answer(driver, parent)
-    admitted(driver, "0")
+    admitted(driver, p("0"))
     assert driver.admit(first)  # drops the parent from the CPU tier
     issued(driver, first)  # new nodes with the ids that have become free
     driver.close()
@@ -207,10 +164,10 @@ def test_a_block_whose_copy_below_is_still_read_is_evicted_without_a_write_back(
     driver = new_driver(2, 2)
     driver.serve(p("0"))
     push_down(driver)
-    driver.end(admitted(driver, "0"))
+    driver.end(admitted(driver, p("0")))
     stuck = last_transfer(driver)
     answer(driver, stuck, TIMED_OUT)  # it still reads the copy below
-    driver.end(admitted(driver, "0"))
+    driver.end(admitted(driver, p("0")))
     answer(driver, last_transfer(driver))  # the same block is up now
     push_down_client = driver.submit(p("9"))
     driver.admit(push_down_client)

@@ -47,7 +47,7 @@ def test_a_kv_dtype_is_a_name_or_its_bits(kv_dtype: str | int, bits: int) -> Non
         ({"policy": 3}, "policy must be text, not 3"),
         ({"model": 3}, "model must be a name or a ModelShape, not 3"),
         ({"hardware": None}, "hardware must be a name or a Hardware, not None"),
-        ({"model": "llama-3.1-7b"}, "unknown model 'llama-3.1-7b'. Did you mean 'llama-3.1-8b'?"),
+        ({"model": "llama-3.1-8"}, "unknown model 'llama-3.1-8'. Did you mean 'llama-3.1-8b'?"),
         ({"hardware": "h100"}, "unknown hardware 'h100'"),
         ({"partial": "sometimes"}, "unknown partial 'sometimes'. Known: count, never."),
         ({"swap_in": "overlp"}, "unknown swap_in 'overlp'. Did you mean 'overlap'?"),
@@ -99,7 +99,7 @@ def test_a_size_in_gib_takes_the_place_of_one_in_blocks() -> None:
 
 
 def test_a_misspelt_setting_is_guessed() -> None:
-    with pytest.raises(UnknownNameError, match="'gpu_block'. Did you mean 'gpu_blocks'?"):
+    with pytest.raises(UnknownNameError, match=r"'gpu_block'\. Did you mean 'gpu_blocks'\?"):
         ReplayConfig().with_settings({"gpu_block": 1})
 
 

@@ -192,8 +192,9 @@ class Engine:
 
     @property
     def records(self) -> dict[RequestId, Record]:
-        """The requests that have ended, by id."""
-        return {record.request.request_id: record for record in self.scheduler.ended}
+        """The requests that have ended, by id, in the order of ids."""
+        records = {record.request.request_id: record for record in self.scheduler.ended}
+        return dict(sorted(records.items()))
 
     @property
     def statuses(self) -> dict[RequestId, str]:
@@ -226,20 +227,20 @@ def engine(
     gpu: int,
     cpu: int = 0,
     scheduler: SchedulerConfig | None = None,
-    cache: CacheConfig | None = None,
+    swap_batch: int = 1,
+    keep_outputs: bool = True,
 ) -> Engine:
-    """Return an engine of `gpu` and `cpu` blocks that reserves nothing for decoding.
+    """Return an engine of `gpu` and `cpu` blocks, of four tokens each.
 
-    `cache` gives the rest of the cache's configuration; its default writes back one block at a
-    time, and only when there is need.
+    It writes back only when there is need, and reserves nothing for decoding unless told so.
     """
-    if cache is None:
-        cache = CacheConfig(
-            block_size=4,
-            tier_blocks=(gpu, cpu),
-            swap_batch_blocks=1,
-            low_watermark_blocks=0,
-        )
+    cache = CacheConfig(
+        block_size=4,
+        tier_blocks=(gpu, cpu),
+        swap_batch_blocks=swap_batch,
+        low_watermark_blocks=0,
+        keep_outputs=keep_outputs,
+    )
     if scheduler is None:
         scheduler = SchedulerConfig(decode_reserve_blocks=0)
     return Engine(requests, cache, scheduler)

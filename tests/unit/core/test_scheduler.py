@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from kvsim.config import CacheConfig, SchedulerConfig, SwapIn
-from kvsim.core.ops import Cancel, Completion, Forward, Outcome
-from kvsim.cost import LinearCost
+from kvsim.config import SchedulerConfig, SwapIn
+from kvsim.core.ops import Cancel, Completion, Outcome
 from kvsim.events import AttemptEnded, EndReason, RequestAdmitted, RequestEnded, RequestRefused
 from tests.unit.core.stage import Engine, ask, engine
 
-LINKED = LinearCost(step_ns=10, token_ns=1, block_bytes=1000, num_layers=5)
 OVERLAP = SchedulerConfig(decode_reserve_blocks=0)
 WAIT = SchedulerConfig(decode_reserve_blocks=0, swap_in=SwapIn.WAIT)
 
@@ -37,6 +35,31 @@ def served(swap_in: SchedulerConfig = OVERLAP) -> Engine:
         if now == 100:
             stage.step(now)
             stage.answer(stage.forward, at=now)
+    stage.step(200)
+    return stage
+
+
+def loading_beside_two(*, num_output_tokens: int) -> Engine:
+    """Return an engine where request 2 loads a block, and 3 and 4 are being computed; GPU 4."""
+    stage = engine(
+        ask(0, range(1, 5)),
+        ask(1, range(20, 36), at=100),
+        ask(2, range(1, 6), at=200),
+        ask(3, range(50, 54), num_output_tokens=num_output_tokens, at=200),
+        ask(4, range(60, 64), num_output_tokens=num_output_tokens, at=200),
+        gpu=4,
+        cpu=8,
+        swap_batch=4,
+        scheduler=WAIT,
+    )
+    stage.step(0)
+    stage.answer(stage.forward)
+    stage.step(100)
+    stage.answer(stage.transfer, at=100)  # the block of 0, on its way down
+    stage.step(100)
+    stage.answer(stage.forward, at=100)
+    stage.step(200)
+    stage.answer(stage.transfer, at=200)  # the blocks of 1
     stage.step(200)
     return stage
 
@@ -86,8 +109,8 @@ def test_no_more_run_at_a_time_than_allowed() -> None:
     config = SchedulerConfig(max_running=2)
     requests = [ask(i, range(9 * i, 9 * i + 5), num_output_tokens=2) for i in range(5)]
     stage = engine(*requests, gpu=99, scheduler=config).play()
-    # Two at a time, each pair in two steps: 10 + 10, then 10 + 2.
-    assert [record.ended_at for record in stage.records.values()] == [32, 32, 64, 64, 91]
+    # Two at a time, each pair in two steps: 10 + 10, then 10 + 2. The last: 10 + 5, then 10 + 1.
+    assert [record.ended_at for record in stage.records.values()] == [32, 32, 64, 64, 90]
 
 
 def test_a_member_gets_its_blocks_when_it_needs_them() -> None:
@@ -176,19 +199,13 @@ def test_an_overlapping_request_names_its_copies_and_a_waiting_one_does_not() ->
 
 
 def test_others_run_while_a_request_waits_for_its_copies() -> None:
-    stage = engine(
-        ask(0, range(1, 9)),
-        ask(1, range(21, 33), at=100),
-        ask(2, range(1, 6), at=200),
-        ask(3, range(50, 53), at=200),
-        gpu=3,
-        cpu=8,
-        scheduler=WAIT,
-    ).play(cost=LINKED)
-    # 2 waits 1000 ns for its block; 3 needs one block, and has it while 2 waits.
-    assert stage.records[3].ended_at is not None
-    assert stage.records[2].ended_at is not None
-    assert stage.records[3].ended_at < stage.records[2].ended_at
+    stage = loading_beside_two(num_output_tokens=1)
+    load = stage.transfer
+    stage.answer(stage.forward, at=210)
+    assert stage.statuses.keys() == {0, 1, 3, 4}
+    stage.answer(load, at=220)
+    stage.step(220)
+    assert stage.slices()[-1] == (2, 4, 1)
 
 
 # -- blocks for decoding
@@ -265,8 +282,7 @@ def test_blocks_come_in_the_number_that_the_configuration_says() -> None:
 def test_output_blocks_are_kept_if_the_configuration_says_so() -> None:
     cached = []
     for keep in (True, False):
-        config = CacheConfig(block_size=4, tier_blocks=(9,), keep_outputs=keep)
-        stage = engine(ask(0, range(4), num_output_tokens=10), gpu=9, cache=config).play()
+        stage = engine(ask(0, range(4), num_output_tokens=10), gpu=9, keep_outputs=keep).play()
         cached.append(stage.manager.num_evictable_blocks)
     # 13 tokens have KV: three full blocks, one of them the prompt's.
     assert cached == [3, 1]
@@ -411,37 +427,17 @@ def test_the_members_of_a_failed_forward_try_again_in_their_order() -> None:
 
 
 def test_a_preempted_request_does_not_overtake_an_older_one_whose_copy_failed() -> None:
-    stage = engine(
-        ask(0, range(1, 5)),
-        ask(1, range(20, 36), at=100),
-        ask(2, range(1, 6), at=200),
-        ask(3, range(50, 54), num_output_tokens=9, at=200),
-        ask(4, range(60, 64), num_output_tokens=9, at=200),
-        gpu=4,
-        cpu=8,
-        scheduler=WAIT,
-    )
-    stage.step(0)
-    stage.answer(stage.forward)
-    while len(stage.open) < 2 or not stage.forward.num_decodes == 0:  # until 2 loads, 3, 4 run
-        now = 100 if 1 not in stage.records else 200
-        stage.step(now)
-        for op in list(stage.open.values()):
-            if isinstance(op, Forward) or op.target.tier == 1:
-                if now == 200 and isinstance(op, Forward) and len(op.prefill) == 2:
-                    break
-                stage.answer(op, at=now)
-    assert [piece.request_id for piece in stage.forward.prefill] == [3, 4]
+    stage = loading_beside_two(num_output_tokens=9)
     load = stage.transfer
     stage.answer(stage.forward, at=210)
     stage.answer(load, Outcome.TIMED_OUT, at=210)
-    # 2 waits again. Of its two blocks one is free and one not yet: 3 grows, 4 gives way.
+    # 2 waits again; of its two blocks one is free and one not yet. 3 takes that, 4 gives way.
     stage.step(211)
-    assert stage.records.keys() == {0, 1}
+    assert stage.scheduler.num_preemptions == 1
     stage.rest(load, at=212)
     stage.finish_all(213)
     admitted = [e.request_id for e in stage.events if isinstance(e, RequestAdmitted)]
-    assert admitted[-2:] == [2, 4]
+    assert admitted[5:7] == [2, 4]
     assert set(stage.statuses.values()) == {"finished"}
 
 
@@ -526,6 +522,39 @@ def test_a_timed_out_forward_keeps_the_instance_until_it_has_settled(
     assert {piece.request_id for piece in stage.forward.prefill} == {0, 1}
     stage.finish_all(31)
     assert stage.statuses == {0: "finished", 1: "finished"}
+
+
+def test_a_block_computed_again_while_a_timed_out_copy_reads_it_below_can_be_evicted() -> None:
+    stage = engine(
+        ask(0, range(1, 9)),
+        ask(1, range(21, 33), at=100),
+        ask(2, range(1, 6), at=200),
+        ask(3, range(40, 48), at=300),
+        ask(4, range(1, 6), at=400),
+        gpu=3,
+        cpu=9,
+        scheduler=WAIT,
+    )
+    for now in (0, 100, 100, 200, 200):
+        stage.step(now)
+        if not any(op.target.tier == 0 for op in stage.transfers):
+            for op in list(stage.open.values()):
+                stage.answer(op, at=now)
+    load = stage.transfer
+    stage.answer(load, Outcome.TIMED_OUT, at=220)
+    for _ in range(2):  # the block of 1 that is left goes down, and 2 is computed
+        stage.step(220)
+        for op in list(stage.open.values()):
+            if op is not load:
+                stage.answer(op, at=220)
+    assert stage.statuses[2] == "finished"
+    # Block 0 of 2 is on both tiers now. 3 needs two blocks, one is free, and one not yet.
+    stage.step(300)
+    assert [piece.request_id for piece in stage.forward.prefill] == [3]
+    stage.answer(stage.forward, at=318)
+    stage.rest(load, at=320)
+    stage.finish_all(400)
+    assert stage.records[4].num_cpu_hit_blocks == 1
 
 
 def test_deadlines_are_those_of_the_configuration() -> None:
