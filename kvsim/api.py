@@ -86,11 +86,7 @@ def replay(
         Its message is one line.
     """
     began = perf_counter()
-    if config is None:
-        config = ReplayConfig()
-    elif not isinstance(config, ReplayConfig):
-        config = load_run_file(config)
-    config = config.with_settings(settings)
+    config = _config(config).with_settings(settings)
     name, new_policy, needs_future = policy_factory(config.policy if policy is None else policy)
     loaded = _load(trace, config)
     job = _Job(
@@ -199,6 +195,12 @@ def _counted(job: _Job) -> Iterator[Request]:
         if not request.request_id % 64:
             job.tell(request.request_id)
         yield request
+
+
+def _config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConfig:
+    if config is None:
+        return ReplayConfig()
+    return config if isinstance(config, ReplayConfig) else load_run_file(config)
 
 
 def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:

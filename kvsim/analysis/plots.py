@@ -16,7 +16,8 @@ _GPU, _CPU, _LINE, _FAINT, _WARMUP = "#3b6fb6", "#9ecae1", "#1b2a41", "#666666",
 _FIGURE_INCHES: Final = (7.0, 3.8)
 _MAX_BINS: Final = 40
 _REQUESTS_PER_BIN: Final = 50
-_MINUTE_NS: Final = 60 * 10**9
+_SECOND_NS: Final = 10**9
+_MINUTE_NS: Final = 60 * _SECOND_NS
 _LOG_SPAN: Final = 30
 """Above this ratio of the largest to the smallest time the axis is logarithmic."""
 
@@ -45,29 +46,34 @@ def plot_ttft(requests: pd.DataFrame, *, caption: str, ax: Axes | None = None) -
     """
     ax = ax or new_axes()
     times_ms = np.sort(requests["ttft_ms"].dropna().to_numpy(dtype=np.float64))
-    share = np.arange(1, len(times_ms) + 1) / len(times_ms)
-    ax.step(times_ms, share, where="post", color=_GPU, linewidth=1.8)
-    for percent in (50, 90, 99):
-        at_ms = times_ms[-(-len(times_ms) * percent // 100) - 1]
-        ax.plot([at_ms, at_ms], [0, percent / 100], color=_FAINT, linewidth=0.8, linestyle=":")
-        ax.plot(at_ms, percent / 100, "o", color=_LINE, markersize=4)
+    percentiles = {
+        percent: times_ms[-(-len(times_ms) * percent // 100) - 1] for percent in (50, 90, 99)
+    }
+    unit, unit_ms = ("s", 1000) if percentiles[50] >= 1000 else ("ms", 1)
+    times = times_ms / unit_ms
+    share = np.arange(len(times) + 1) / len(times)
+    ax.step([times[0], *times], share, where="post", color=_GPU, linewidth=1.8)
+    for percent, at_ms in percentiles.items():
+        at = at_ms / unit_ms
+        ax.plot([at, at], [0, percent / 100], color=_FAINT, linewidth=0.8, linestyle=":")
+        ax.plot(at, percent / 100, "o", color=_LINE, markersize=4)
         ax.annotate(
             f"p{percent}  {_readable_ms(at_ms)}",
-            (at_ms, percent / 100),
+            (at, percent / 100),
             textcoords="offset points",
             xytext=(-7, 4),
             horizontalalignment="right",
             fontsize=8,
             color=_LINE,
         )
-    if times_ms[-1] > _LOG_SPAN * times_ms[0] > 0:
+    if times[-1] > _LOG_SPAN * times[0] > 0:
         ax.set_xscale("log")
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     else:
-        ax.set_xlim(left=0)
-    ax.set_ylim(0, 1.02)
+        ax.set_xlim(0, 1.05 * times[-1] or 1)
+    ax.set_ylim(0, 1.07)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_xlabel("time to first token (ms)")
+    ax.set_xlabel(f"time to first token ({unit})")
     ax.set_ylabel("share of the requests")
     _finish(ax, "Time to first token", caption)
     return ax
@@ -82,15 +88,17 @@ def plot_hits(
     without a request is a gap. The warm-up is shaded.
     """
     ax = ax or new_axes()
-    at_min = requests["arrived_at_ns"].to_numpy(dtype=np.float64) / _MINUTE_NS
-    num_bins = max(1, min(_MAX_BINS, len(at_min) // _REQUESTS_PER_BIN))
-    edges = np.linspace(0, max(at_min[-1], 1e-9), num_bins + 1)
+    at_ns = requests["arrived_at_ns"].to_numpy(dtype=np.float64)
+    unit, unit_ns = ("minutes", _MINUTE_NS) if at_ns[-1] >= 2 * _MINUTE_NS else ("s", _SECOND_NS)
+    at = at_ns / unit_ns
+    num_bins = max(1, min(_MAX_BINS, len(at) // _REQUESTS_PER_BIN))
+    edges = np.linspace(0, at[-1] or 1, num_bins + 1)
     tokens = requests["num_input_tokens"].to_numpy()
     hits = requests["num_hit_tokens"].to_numpy()
     gpu_hits = np.minimum(requests["num_gpu_hit_blocks"].to_numpy() * block_size, tokens)
 
     def by_span(values: np.ndarray) -> np.ndarray:
-        return np.histogram(at_min, bins=edges, weights=values)[0]
+        return np.histogram(at, bins=edges, weights=values)[0]
 
     total = by_span(tokens)
     total = np.where(total > 0, total, np.nan)
@@ -100,16 +108,16 @@ def plot_hits(
         ax.stairs(both, edges, baseline=gpu, fill=True, color=_CPU, label="CPU")
     ax.stairs(both, edges, color=_LINE, linewidth=1.2, baseline=None)
     is_measured = ~requests["is_warmup"].to_numpy()
-    start_min = 0.0 if is_measured.all() else float(at_min[is_measured][0])
-    if start_min:
-        ax.axvspan(0, start_min, color=_WARMUP, linewidth=0, label="warm-up", zorder=0)
+    start = 0.0 if is_measured.all() else float(at[is_measured][0])
+    if start:
+        ax.axvspan(0, start, color=_WARMUP, linewidth=0, label="warm-up", zorder=0)
     mean = hits[is_measured].sum() / tokens[is_measured].sum()
-    label = f"{mean:.1%} {'after warm-up' if start_min else 'overall'}"
-    ax.hlines(mean, start_min, edges[-1], color=_FAINT, linewidth=1, linestyle="--", label=label)
+    label = f"{mean:.1%} {'after warm-up' if start else 'overall'}"
+    ax.hlines(mean, start, edges[-1], color=_FAINT, linewidth=1, linestyle="--", label=label)
     ax.set_xlim(0, edges[-1])
     ax.set_ylim(0, min(1.0, 1.25 * float(np.nanmax(both)) or 1.0))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
-    ax.set_xlabel("time of arrival (minutes)")
+    ax.set_xlabel(f"time of arrival ({unit})")
     ax.set_ylabel("input tokens that hit")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     _finish(ax, "Hit rate (prefix_token) over time", caption)

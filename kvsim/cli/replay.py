@@ -18,7 +18,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[type, str]]]] = {
         "cpu_gib": (float, "CPU tier in GiB instead: K and V, all ranks together"),
         "policy": (str, "eviction policy; default: lru"),
         "swap_batch_blocks": (int, "blocks a write-back moves at least; default: gpu/32, <= 128"),
-        "low_watermark_blocks": (int, "free blocks below which it begins ahead; default: the batch"),
+        "low_watermark_blocks": (int, "free blocks at which it begins ahead; default: the batch"),
         "keep_outputs": (bool, "keep full blocks of output tokens; default: yes"),
     },
     "trace": {

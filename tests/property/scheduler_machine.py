@@ -12,7 +12,8 @@ from kvsim.cost import LinearCost
 from kvsim.testing import Prompt, make_request
 from kvsim.types import PartialRule
 from tests.property.scripted import ScriptedBackend
-from tests.property.witness import Story, Witness
+from tests.property.clients import Story
+from tests.property.witness import Witness
 
 if TYPE_CHECKING:
     from random import Random
@@ -95,7 +96,7 @@ def run_scripted(rng: Random, *, max_requests: int = 6) -> Witness:
         trouble_percent=rng.choice([0, 0, 3, 20]),
         can_cancel_unstarted=rng.choice([False, False, True]),
     )
-    witness = Witness(story, backend, rng=rng)
+    witness = Witness(story, backend, rng)
     witness.run()
     return witness
 
@@ -113,6 +114,6 @@ def run_simulated(rng: Random, *, max_requests: int = 6) -> Witness:
         ),
         seed=rng.randrange(1000),
     )
-    witness = Witness(story, backend, rng=rng)
+    witness = Witness(story, backend, rng)
     witness.run()
     return witness

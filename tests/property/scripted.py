@@ -60,7 +60,7 @@ class ScriptedBackend:
                 op.is_cancel_wanted = True
             return
         op_id = command.op_id
-        assert op_id not in self._open and op_id not in self._outcomes, f"op {op_id} twice"
+        assert op_id not in self._open.keys() | self._outcomes.keys(), f"op {op_id} twice"
         for before in command.after:
             assert before in self._open or before in self._outcomes, f"op {before} is not known"
         self._open[op_id] = _Op(command)
@@ -123,9 +123,7 @@ class ScriptedBackend:
         command = op.command
         if op.is_timed_out:
             return Settled(op_id=op_id, finished_at=self._now)
-        is_doomed = any(
-            self._outcomes.get(before) is not Outcome.DONE for before in command.after
-        )
+        is_doomed = any(self._outcomes.get(before) is not Outcome.DONE for before in command.after)
         steps_done = command.num_steps if isinstance(command, Forward) else 0
         outcome = Outcome.FAILED if is_doomed or self._is_trouble() else Outcome.DONE
         if op.is_cancel_wanted and outcome is Outcome.DONE:

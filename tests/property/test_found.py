@@ -17,6 +17,7 @@ from tests.property.story import (
     new_driver,
     p,
     push_down,
+    refused,
 )
 
 if TYPE_CHECKING:
@@ -172,4 +173,19 @@ def test_a_block_whose_copy_below_is_still_read_is_evicted_without_a_write_back(
     push_down_client = driver.submit(p("9"))
     driver.admit(push_down_client)
     driver.check()
+    driver.close()
+
+
+def test_a_twin_stays_above_when_its_descendants_do() -> None:
+    driver = new_driver(5, 2, watermark=1)
+    driver.serve(p("0"))
+    push_down(driver)
+    driver.end(admitted(driver, p("0")))
+    stuck = last_transfer(driver)
+    answer(driver, stuck, TIMED_OUT)  # it still reads the copy below
+    client = admitted(driver, p("0000"))
+    answer(driver, issued(driver, client))  # the same block again, and three below it
+    driver.end(client)
+    driver.write_back_ahead()  # the leaf, to the last block of the CPU tier
+    refused(driver, p("1111"))  # its ancestors cannot go: it would be out of reach
     driver.close()

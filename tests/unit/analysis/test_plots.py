@@ -53,8 +53,8 @@ def texts(ax: Axes) -> list[str]:
 def test_the_curve_of_ttft_goes_through_the_percentiles() -> None:
     ax = plot_ttft(frame_of([40, 10, 30, 20]), caption="c", ax=new_figure().add_subplot())
     curve = ax.lines[0]
-    assert np.asarray(curve.get_xdata()).tolist() == [10.0, 20.0, 30.0, 40.0]
-    assert np.asarray(curve.get_ydata()).tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert np.asarray(curve.get_xdata()).tolist() == [10.0, 10.0, 20.0, 30.0, 40.0]
+    assert np.asarray(curve.get_ydata()).tolist() == [0.0, 0.25, 0.5, 0.75, 1.0]
     assert texts(ax) == ["p50  20 ms", "p90  40 ms", "p99  40 ms", "c"]
     assert axis_labels(ax) == (
         "time to first token (ms)",
@@ -68,19 +68,28 @@ def test_a_wide_span_of_times_is_drawn_on_a_logarithmic_axis() -> None:
     assert (wide.get_xscale(), narrow.get_xscale()) == ("log", "linear")
 
 
-def test_hits_are_stacked_by_tier_over_the_minutes() -> None:
+def test_hits_are_stacked_by_tier_over_the_time_of_arrival() -> None:
     # 100 requests, so 2 spans; 4 of 8 tokens hit on the GPU and 4 below.
     frame = frame_of([1] * 100, gpu=1, cpu=1)
     ax = plot_hits(frame, block_size=4, caption="c", ax=new_figure().add_subplot())
     gpu, cpu, _ = ax.patches
     assert np.allclose(gpu.get_data().values, [0.5, 0.5])  # type: ignore[attr-defined]
     assert np.allclose(cpu.get_data().values, [1.0, 1.0])  # type: ignore[attr-defined]
-    assert np.allclose(cpu.get_data().edges, [0, 49.5 / 60, 99 / 60])  # type: ignore[attr-defined]
+    assert np.allclose(cpu.get_data().edges, [0, 49.5, 99])  # type: ignore[attr-defined]
     assert axis_labels(ax) == (
-        "time of arrival (minutes)",
+        "time of arrival (s)",
         "input tokens that hit",
     )
     assert texts(ax) == ["c"]
+
+
+def test_long_times_are_in_larger_units() -> None:
+    # 121 requests a second apart end at 120 s; half of them wait 1,000 ms.
+    frame = frame_of([1000] * 121)
+    hits = plot_hits(frame, block_size=4, caption="c", ax=new_figure().add_subplot())
+    ttft = plot_ttft(frame, caption="c", ax=new_figure().add_subplot())
+    assert hits.get_xlabel() == "time of arrival (minutes)"
+    assert (ttft.get_xlabel(), texts(ttft)[0]) == ("time to first token (s)", "p50  1 s")
 
 
 def test_the_mean_is_that_of_the_requests_after_the_warm_up() -> None:

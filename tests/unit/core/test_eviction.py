@@ -48,8 +48,8 @@ def test_a_suffix_goes_before_its_prefix(policy: str) -> None:
 
 @EVERY_POLICY
 def test_a_prefix_that_is_hit_outlives_its_suffix_below(policy: str) -> None:
-    # A[0] and A[1] are on the CPU, which has room for one more. The two that come down take that
-    # and the block of A[1]; A[0], hit just as rarely, has a child until then.
+    # A[0] and A[1] are on the CPU, which has room for one more. Two blocks of D come down: they
+    # take that and the block of A[1]. A[0] was used just as long ago, but has a child.
     driver = small(2, 3, policy=policy)
     served(driver, tokens(1, 8))
     served(driver, tokens(21, 28))
@@ -110,8 +110,7 @@ def test_free_blocks_are_used_before_any_is_evicted() -> None:
 
 
 def test_evicting_from_an_empty_cache_ends_at_once() -> None:
-    driver = small(2, 2)
-    driver.config  # nothing was ever cached
+    driver = new_driver(2, 2, watermark=3)
     driver.write_back_ahead()
     assert driver.answerable == []
     assert driver.manager.num_free_blocks() == 2

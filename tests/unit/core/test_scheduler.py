@@ -255,9 +255,7 @@ def test_a_member_that_is_the_last_admitted_gives_way_itself() -> None:
 
 
 def test_preempting_goes_on_until_there_is_room() -> None:
-    requests = [
-        ask(i, range(10 * i, 10 * i + 4), num_output_tokens=9, at=0) for i in range(4)
-    ]
+    requests = [ask(i, range(10 * i, 10 * i + 4), num_output_tokens=9, at=0) for i in range(4)]
     stage = engine(*requests, gpu=4).play()
     # Each holds one block and needs two more: 3, 2 and 1 give way in turn.
     order = [e.request_id for e in stage.events if isinstance(e, AttemptEnded)]
@@ -469,9 +467,7 @@ def test_a_failed_run_is_computed_again_from_what_was_kept() -> None:
 
 
 def test_a_run_that_was_cancelled_before_its_first_step_has_lost_nothing() -> None:
-    stage = engine(
-        ask(0, range(6), num_output_tokens=9), ask(1, range(20, 24), at=17), gpu=9
-    )
+    stage = engine(ask(0, range(6), num_output_tokens=9), ask(1, range(20, 24), at=17), gpu=9)
     stage.step(0)
     stage.answer(stage.forward, at=16)
     stage.step(16)
@@ -558,9 +554,7 @@ def test_a_block_computed_again_while_a_timed_out_copy_reads_it_below_can_be_evi
 
 
 def test_deadlines_are_those_of_the_configuration() -> None:
-    config = SchedulerConfig(
-        decode_reserve_blocks=0, forward_timeout_ns=70, transfer_timeout_ns=90
-    )
+    config = SchedulerConfig(decode_reserve_blocks=0, forward_timeout_ns=70, transfer_timeout_ns=90)
     stage = served(config)
     assert stage.forward.deadline_at == 200 + 70
     assert stage.transfer.deadline_at == 200 + 90
