@@ -189,12 +189,19 @@ class ReplayConfig:
         )
 
     def cache(self, *, block_size: int) -> CacheConfig:
-        """Return the cache manager's part; a size that is not known yet counts as the smallest."""
+        """Return the cache manager's part; a size that is not known yet counts as the smallest.
+
+        An instant replay evicts just what it must unless told otherwise: batches save time, of
+        which there is none.
+        """
+        swap_batch, low_watermark = self.swap_batch_blocks, self.low_watermark_blocks
+        if self.instant:
+            swap_batch, low_watermark = swap_batch or 1, low_watermark or 0
         return CacheConfig(
             block_size=block_size,
             tier_blocks=(self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else [])),
-            swap_batch_blocks=self.swap_batch_blocks,
-            low_watermark_blocks=self.low_watermark_blocks,
+            swap_batch_blocks=swap_batch,
+            low_watermark_blocks=low_watermark,
             keep_outputs=self.keep_outputs,
         )
 

@@ -16,14 +16,14 @@ from kvsim.config import CacheConfig
 from kvsim.core.ports import RemoveReason
 from kvsim.errors import InvariantError, PolicyError
 from kvsim.events import BlocksRemoved, BlocksStored
-from kvsim.types import NEVER, PartialRule, Request
+from kvsim.types import PartialRule, Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from kvsim.core.ports import AccessInfo, EvictionPolicy, PolicyContext
     from kvsim.events import Event
-    from kvsim.types import BlockKey, NodeId, RequestId, TierIndex
+    from kvsim.types import BlockKey, NodeId, RequestId
 
 
 # -- requests
@@ -53,9 +53,7 @@ def cache_configs(
     return st.builds(
         CacheConfig,
         block_size=st.integers(1, 3),
-        tier_blocks=st.tuples(
-            st.integers(1, max_gpu_blocks), st.integers(0, max_cpu_blocks)
-        ),
+        tier_blocks=st.tuples(st.integers(1, max_gpu_blocks), st.integers(0, max_cpu_blocks)),
         swap_batch_blocks=st.integers(1, 4),
         low_watermark_blocks=st.integers(0, 3),
     )

@@ -67,39 +67,27 @@ class Evictor:
             cache.drop_next = len(gpu.pool.free) == num_free
             return []
         victims = gpu.policy.choose_victims(n, cache.peels[gpu.index], now)
-        if lower.reads:
-            victims = self._drop_twins(gpu, lower, victims)
-        if not victims:
-            return []
         missing = len(victims) - len(lower.pool.free)
         if missing > 0:
             self._drop_victims(lower, missing, now)
         num_slots = len(lower.pool.free)
         demoted = victims
-        if len(victims) > num_slots:
-            demoted = self._drop_oldest(victims, num_slots)
+        if lower.reads or len(victims) > num_slots:
+            demoted = self._sort_out(gpu, lower, victims, num_slots)
+        if not demoted:
+            return []
         gpu.policy.on_remove(demoted, RemoveReason.DEMOTED)
-        return [self._demote(demoted, lower, now)] if demoted else []
-
-    def _drop_twins(self, gpu: Tier, lower: Tier, victims: list[NodeId]) -> list[NodeId]:
-        """Drop victims that a timed-out op still reads below: they are there, return the others."""
-        state = lower.copies.state
-        twins = [node for node in victims if state[node] == READY]
-        if twins:
-            self._cache.emit_removed(gpu, twins, RemoveCause.DEMOTED)
-            gpu.copies.move(twins, CopyEvent.LEFT)
-            gpu.pool.give_dropped(gpu.copies.blocks_of(twins))
-            gpu.policy.on_remove(twins, RemoveReason.DEMOTED)
-        return [node for node in victims if state[node] != READY]
+        return [self._demote(demoted, lower, now)]
 
     def _drop_rather_than_move(self, gpu: Tier, lower: Tier, n: int, now: int) -> None:
         """Free GPU blocks at once, after a write-back has failed."""
+        peel = self._cache.peels[gpu.index]
         num_free = len(gpu.pool.free)
-        self._drop_oldest(gpu.policy.choose_victims(n, self._cache.peels[gpu.index], now), 0)
+        self._sort_out(gpu, lower, gpu.policy.choose_victims(n, peel, now), 0)
         if len(gpu.pool.free) == num_free:
             # All victims have descendants below, which must go first.
             self._drop_victims(lower, lower.pool.capacity, now)
-            self._drop_oldest(gpu.policy.choose_victims(n, self._cache.peels[gpu.index], now), 0)
+            self._sort_out(gpu, lower, gpu.policy.choose_victims(n, peel, now), 0)
 
     def issue(
         self,
@@ -167,39 +155,58 @@ class Evictor:
         tier.policy.on_remove(victims, RemoveReason.EVICTED)
         cache.forget(victims)
 
-    def _drop_oldest(self, victims: list[NodeId], num_slots: int) -> list[NodeId]:
-        """Drop all but the last `num_slots` victims; return those to be written back.
+    def _sort_out(
+        self, gpu: Tier, lower: Tier, victims: list[NodeId], num_slots: int
+    ) -> list[NodeId]:
+        """Drop what finds no room below, oldest first; return what is to be written back.
 
-        A victim stays where it is if something of its subtree is busy below (a copy under way,
-        or read): dropping it would leave that out of reach, and it holds its ancestors back too.
+        A victim that is below already (a timed-out op still reads it there) needs no room. One
+        stays where it is if something of its subtree is busy below (a copy under way, or read):
+        dropping it would leave that out of reach. Whoever stays keeps its ancestors too; they
+        come later in `victims`.
         """
         cache = self._cache
-        gpu, lower = cache.gpu, cache.lower
-        parent = cache.tree.parent
-        first_slot = len(victims) - num_slots
+        parent, below = cache.tree.parent, lower.copies.state
+        num_over = sum(below[node] != READY for node in victims) - num_slots
         dropped: list[NodeId] = []
+        twins: list[NodeId] = []
         demoted: list[NodeId] = []
         kept: list[NodeId] = []
-        for i, node in enumerate(victims):
-            if gpu.copies.holds[node]:
-                kept.append(node)
-            elif i >= first_slot:
-                demoted.append(node)
-                continue
-            elif lower is not None and lower.copies.holds[node]:
-                kept.append(node)
-            else:
-                dropped.append(node)
-                continue
+        for node in victims:
+            is_twin = below[node] == READY
+            if not gpu.copies.holds[node]:
+                if is_twin:
+                    twins.append(node)
+                    continue
+                if num_over <= 0:
+                    demoted.append(node)
+                    continue
+                if not lower.copies.holds[node]:
+                    dropped.append(node)
+                    num_over -= 1
+                    continue
+            kept.append(node)
+            num_over -= not is_twin
             cache.hold(gpu, parent[node])
         if dropped:
             gpu.copies.move(dropped, CopyEvent.LEFT)
             self._drop_chosen(gpu, dropped)
+        if twins:
+            self._drop_twins(gpu, twins)
         if kept:
-            gpu.copies.move(kept, CopyEvent.RESCUE)
-            gpu.policy.on_remove(kept, RemoveReason.DEMOTED)
-            gpu.policy.on_insert(kept, 0, None)
-            for node in kept:
-                if not gpu.copies.holds[node]:
-                    gpu.policy.on_evictable(node)
+            self._put_back(gpu, kept)
         return demoted
+
+    def _drop_twins(self, gpu: Tier, twins: list[NodeId]) -> None:
+        self._cache.emit_removed(gpu, twins, RemoveCause.DEMOTED)
+        gpu.copies.move(twins, CopyEvent.LEFT)
+        gpu.pool.give_dropped(gpu.copies.blocks_of(twins))
+        gpu.policy.on_remove(twins, RemoveReason.DEMOTED)
+
+    def _put_back(self, gpu: Tier, kept: list[NodeId]) -> None:
+        gpu.copies.move(kept, CopyEvent.RESCUE)
+        gpu.policy.on_remove(kept, RemoveReason.DEMOTED)
+        gpu.policy.on_insert(kept, 0, None)
+        for node in kept:
+            if not gpu.copies.holds[node]:
+                gpu.policy.on_evictable(node)

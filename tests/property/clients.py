@@ -79,9 +79,7 @@ class Client:
 
     def stub(self) -> Attempt:
         """Return an attempt that tells the model of the memory where the tokens lie."""
-        return Attempt(
-            self.request, number=0, layout=self.layout, num_made=0, num_wanted_blocks=0
-        )
+        return Attempt(self.request, number=0, layout=self.layout, num_made=0, num_wanted_blocks=0)
 
     def next_attempt(self, reserve_blocks: int) -> Attempt:
         """Return an attempt that wants what the scheduler must want for the next one."""

@@ -2,55 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING
 
-from kvsim.core.attempt import Attempt, BlockLayout
-from kvsim.core.check import evictable_nodes
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
-from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
+from kvsim.core.residency import INCOMING
 from kvsim.events import EndReason
 from kvsim.policies import policy_factory
 from kvsim.testing import CheckedPolicy, EventMirror, PerBlockLRU, Prompt, digest, make_request
-from kvsim.types import PartialRule, Request
-from tests.property.memory import (
-    Memory,
-    OpenOp,
-    Piece,
-    blocks_written,
-    expected_content,
-    num_full_slots,
+from kvsim.types import PartialRule
+from tests.property.client import Client, new_attempt
+from tests.property.memory import Memory, OpenOp, Piece, blocks_written
+from tests.property.promises import (
+    check_nothing_is_left,
+    check_promises,
+    check_reloads,
+    keys_in,
+    missing_blocks,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvsim.config import CacheConfig
+    from kvsim.core.attempt import Attempt
     from kvsim.core.ops import Transfer
     from kvsim.core.ports import EvictionPolicy, PolicyContext
-    from kvsim.types import BlockKey, OpId
+    from kvsim.policies.registry import PolicyMaker
+    from kvsim.types import OpId
 
-POLICIES = {"lru": "lru", "fifo": "fifo", "belady": "belady", "per-block": PerBlockLRU}
-
-
-@dataclass(slots=True, eq=False)
-class Client:
-    """A request as its scheduler sees it."""
-
-    request: Request
-    attempt: Attempt
-    num_made: int = 0
-    num_kv: int = 0
-    is_prefilling: bool = True
-    is_cancelled: bool = False
-    failed_reloads: frozenset[BlockKey] = frozenset()
-
-    @property
-    def num_known(self) -> int:
-        """Tokens whose KV a new attempt needs."""
-        return self.request.num_input_tokens + self.attempt.num_made
+POLICIES: dict[str, str | PolicyMaker] = {
+    "lru": "lru",
+    "fifo": "fifo",
+    "belady": "belady",
+    "per-block": PerBlockLRU,
+}
 
 
 class Driver:
@@ -93,6 +80,7 @@ class Driver:
         self.batch: list[Client] = []
         self.building: OpenOp | None = None
         self.postponed: list[OpenOp] = []
+        self.num_checked_events = 0
         self.now = 0
         self.num_requests = 0
 
@@ -131,29 +119,9 @@ class Driver:
             arrived_at=self.now,
         )
         self.num_requests += 1
-        client = Client(request, self._attempt(request, reserve=reserve))
+        client = Client(request, new_attempt(request, self.config.block_size, reserve=reserve))
         self.waiting.append(client)
         return client
-
-    def _attempt(
-        self,
-        request: Request,
-        *,
-        reserve: int,
-        number: int = 0,
-        num_made: int = 0,
-        no_reload: frozenset[BlockKey] = frozenset(),
-    ) -> Attempt:
-        layout = BlockLayout(request, self.config.block_size)
-        num_blocks = layout.num_blocks(request.num_input_tokens + num_made)
-        return Attempt(
-            request,
-            number=number,
-            layout=layout,
-            num_made=num_made,
-            num_wanted_blocks=max(num_blocks, min(num_blocks + reserve, layout.num_most_blocks)),
-            no_reload=no_reload,
-        )
 
     def admit(self, client: Client) -> bool:
         """Ask the manager for the client's blocks; whether it got them."""
@@ -161,7 +129,7 @@ class Driver:
         before, holdings = self._digest(), digest(attempt)
         matched = manager.match(attempt.keys)
         assert self._digest() == before, "match changed something"
-        shortfall = self._shortfall(attempt)
+        shortfall = missing_blocks(self, attempt)
         outcome = manager.admit(attempt, self.now)
         if isinstance(outcome, Blocked):
             assert self._digest() == before, "Blocked changed something"
@@ -176,52 +144,13 @@ class Driver:
             return False
         assert len(attempt.table) == attempt.num_wanted_blocks
         assert attempt.num_hit_blocks == len(matched) or attempt.no_reload
-        self._check_reloads(client, outcome.ops)
+        check_reloads(client, outcome.ops)
         num_tokens = attempt.layout.num_tokens(attempt.num_hit_blocks)
         client.num_kv = min(num_tokens, client.num_known)
         client.is_prefilling = True
         self.waiting.remove(client)
         self.running.append(client)
         return True
-
-    def _check_reloads(self, client: Client, ops: Iterable[Transfer]) -> None:
-        attempt = client.attempt
-        for op in ops:
-            if op.target.tier == 0:
-                assert op.attempts == ((client.request.request_id, attempt.number),)
-                keys = self._keys_in(attempt, {b for _, b in op.block_pairs})
-                again = keys & client.failed_reloads
-                assert not again, f"{again} are copied up again after a failure"
-
-    @staticmethod
-    def _keys_in(attempt: Attempt, block_ids: set[int]) -> frozenset[BlockKey]:
-        pairs = zip(attempt.keys, attempt.table, strict=False)
-        return frozenset(key for key, block_id in pairs if block_id in block_ids)
-
-    def _shortfall(self, attempt: Attempt) -> int:
-        """Blocks that are missing for good, by definition: need less all that can come free."""
-        cache, tree = self.cache, self.cache.tree
-        state = cache.gpu.copies.state
-        path = tree.match(attempt.keys)
-        for i, node in enumerate(path):
-            if state[node] == ABSENT and attempt.keys[i] in attempt.no_reload:
-                del path[i:]
-                break
-        need = attempt.num_wanted_blocks - sum(state[v] != ABSENT for v in path)
-        need -= self.manager.num_free_blocks()
-        if need <= 0:
-            return need
-        held: set[int] = set()
-        ends = [a.path[-1] for a in cache.live.values() if a.path]
-        ends += [v for op in [*cache.transfers.values(), *cache.forwards.values()] for v in op.pins]
-        for end in ends:
-            while end:
-                held.add(end)
-                end = tree.parent[end]
-        others = set(tree.index.values()) - set(path)
-        evictable = sum(state[v] == READY and v not in held for v in others)
-        leaving = state[1:].count(LEAVING) - sum(state[v] == LEAVING for v in path)
-        return need - evictable - leaving
 
     def _digest(self) -> object:
         return digest(self.manager, without=[self.mirror]), len(self.mirror.events)
@@ -267,8 +196,9 @@ class Driver:
     def _requeue(self, client: Client, reserve: int = 0) -> None:
         old = client.attempt
         self.running.remove(client)
-        client.attempt = self._attempt(
+        client.attempt = new_attempt(
             client.request,
+            self.config.block_size,
             reserve=reserve,
             number=old.number + 1,
             num_made=client.num_made,
@@ -364,7 +294,7 @@ class Driver:
             for client in self.running:
                 number = client.attempt.number
                 if (client.request.request_id, number) in op.transfer.attempts:
-                    client.failed_reloads |= self._keys_in(client.attempt, up)
+                    client.failed_reloads |= keys_in(client.attempt, up)
         self._take_ended(self._settle(op, outcome))
 
     def _answer_forward(self, op: OpenOp, outcome: Outcome, steps_done: int) -> None:
@@ -454,59 +384,20 @@ class Driver:
             self.waiting.remove(client)
         return True
 
-    # -- what holds at any time
-
     def check(self) -> None:
-        """Assert the manager's own invariants, the policies', and that memory holds its content."""
-        self.manager.check()
-        tree, size = self.cache.tree, self.config.block_size
-        for tier, policy in zip(self.cache.tiers, self.policies, strict=True):
-            assert not policy.pending, "a victim was not taken"
-            assert policy.listed == evictable_nodes(self.cache, tier)
-            readable = set()
-            for key, node in tree.index.items():
-                if tier.copies.state[node] in {READY, LEAVING}:
-                    readable.add(key)
-                    seen = self.memory.content.get((tier.index, tier.copies.block[node]))
-                    assert seen == (key, num_full_slots(key, size)), f"{key} holds {seen}"
-            assert self.mirror.readable[tier.index] == readable
-        for client in self.running:
-            self._check_client(client)
-
-    def _check_client(self, client: Client) -> None:
-        """Every block that the client takes for computed holds what it should, or will."""
-        attempt = client.attempt
-        coming = {address for op in self.answerable for address in op.writes}
-        # What a failed copy did not bring is not missed while a Forward that waits for it runs.
-        self.postponed = [op for op in self.postponed if self.manager.is_open(op.op_id)]
-        coming |= {address for op in self.postponed for address in op.writes}
-        if self.building is not None and self.building.op_id in self.cache.forwards:
-            for _, nodes in self.cache.forwards[self.building.op_id].fills:
-                coming |= {(0, self.cache.gpu.copies.block[v]) for v in nodes}
-        wanted = expected_content(attempt, client.num_kv)
-        for block_id, content in zip(attempt.table, wanted, strict=False):
-            seen = self.memory.content.get((0, block_id))
-            is_there = seen is not None and seen.key == content.key
-            assert is_there or (0, block_id) in coming, f"{content} is lost; there is {seen}"
+        """Assert what holds at any time."""
+        check_promises(self)
 
     def close(self) -> None:
-        """Let everything end, and assert that nothing is left behind and nothing is in the way."""
+        """Let everything end; assert that nothing is left behind and nothing is in the way."""
         if self.building is not None:
             self.issue()
         self.drain()
-        assert not self.manager.has_open_ops, "every op has settled, and yet one is open"
         for client in list(self.running):
             self.end(client)
-        cache = self.cache
-        assert not any(cache.tree.pins)
-        assert not cache.tree.detached
-        for tier in cache.tiers:
-            num_ready = tier.copies.num_in[READY]
-            assert self.manager.num_free_blocks(tier.index) + num_ready == tier.pool.capacity
-            assert not tier.reads
-        self.check()
+        check_nothing_is_left(self)
         gpu = self.config.tier_blocks[0]
-        client = self.submit(Prompt((2,) * gpu, self.config.block_size))
+        client = self.submit(Prompt((9,) * gpu, self.config.block_size))
         for _ in range(3 * gpu + 3):
             if self.admit(client):
                 break

@@ -223,9 +223,7 @@ class ManagerMachine(RuleBasedStateMachine):
     def start(
         self, config: CacheConfig, policy: str, partial: PartialRule, timeout_ns: int | None
     ) -> None:
-        self.driver = Driver(
-            config, policy=policy, partial=partial, transfer_timeout_ns=timeout_ns
-        )
+        self.driver = Driver(config, policy=policy, partial=partial, transfer_timeout_ns=timeout_ns)
 
     @rule(action=ACTIONS)
     def act(self, action: Action) -> None:

@@ -68,9 +68,7 @@ def expected_content(attempt: Attempt, num_tokens: int) -> list[Content]:
         slots[block] = slot + 1
     request = attempt.request
     keys = [
-        request.block_keys[i]
-        if i < len(request.block_keys)
-        else ("output", request.request_id, i)
+        request.block_keys[i] if i < len(request.block_keys) else ("output", request.request_id, i)
         for i in slots
     ]
     return [Content(key, n) for key, n in zip(keys, slots.values(), strict=True)]
@@ -152,9 +150,8 @@ class Memory:
         before = expected_content(piece.attempt, piece.first_token)
         for block_id, wanted in zip(table, before, strict=False):
             seen = self.content.get((0, block_id))
-            assert seen is not None and seen.key == wanted.key, (
-                f"op {op_id} read {seen} where {wanted} belongs"
-            )
+            assert seen is not None, f"op {op_id} read a block that holds nothing"
+            assert seen.key == wanted.key, f"op {op_id} read {seen} where {wanted} belongs"
             assert seen.num_slots >= wanted.num_slots, f"op {op_id} read unwritten slots"
         if not piece.writes:
             return

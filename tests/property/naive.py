@@ -1,4 +1,4 @@
-"""A cache under the prefix rule in the plainest way: dicts, and children recounted at each eviction.
+"""A cache under the prefix rule in the plainest way: dicts, children recounted at each eviction.
 
 The specification that the manager is compared with: requests one after another, every op done at
 once. Shares no code with `kvsim.core`.

@@ -11,8 +11,8 @@ from kvsim.core.attempt import BlockLayout
 from kvsim.cost import LinearCost
 from kvsim.testing import Prompt, make_request
 from kvsim.types import PartialRule
-from tests.property.scripted import ScriptedBackend
 from tests.property.clients import Story
+from tests.property.scripted import ScriptedBackend
 from tests.property.witness import Witness
 
 if TYPE_CHECKING:

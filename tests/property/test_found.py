@@ -21,7 +21,8 @@ from tests.property.story import (
 )
 
 if TYPE_CHECKING:
-    from tests.property.driver import Client, Driver
+    from tests.property.client import Client
+    from tests.property.driver import Driver
     from tests.property.memory import OpenOp
 
 FAILED, TIMED_OUT = Outcome.FAILED, Outcome.TIMED_OUT

@@ -16,7 +16,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
 def test_the_manager_keeps_its_promises_whatever_comes_in_whatever_order() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         ManagerMachine,
         settings=settings(max_examples=250, stateful_step_count=50, suppress_health_check=SLOW),
     )
@@ -25,7 +25,7 @@ def test_the_manager_keeps_its_promises_whatever_comes_in_whatever_order() -> No
 @pytest.mark.thorough
 def test_the_manager_keeps_its_promises_in_a_hundred_thousand_steps() -> None:
     before = Steps.count
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         ManagerMachine,
         settings=settings(max_examples=1700, stateful_step_count=100, suppress_health_check=SLOW),
     )

@@ -55,9 +55,7 @@ class Witness:
             transfer_timeout_ns=story.scheduler.transfer_timeout_ns,
             sink=self.mirror,
         )
-        self.scheduler = Scheduler(
-            self.manager, story.requests, story.scheduler, sink=self.mirror
-        )
+        self.scheduler = Scheduler(self.manager, story.requests, story.scheduler, sink=self.mirror)
         size = story.cache.block_size
         self.clients = {
             request.request_id: Client(request, BlockLayout(request, size))
@@ -98,9 +96,9 @@ class Witness:
         commands = self.scheduler.step(now)
         self._look(now)
         self._check_progress(commands)
-        if self.scheduler.num_preemptions == num_preemptions:
-            if self.rng.randrange(100) < self.story.audit_percent:
-                self._audit_head(commands)
+        has_preempted = self.scheduler.num_preemptions > num_preemptions
+        if not has_preempted and self.rng.randrange(100) < self.story.audit_percent:
+            self._audit_head(commands)
         return commands
 
     def settle(self, answer: Answer) -> None:

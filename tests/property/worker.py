@@ -87,9 +87,7 @@ class Worker:
         assert num_tokens <= self._config.token_budget
         num_running = sum(client.attempt is not None for client in self._clients.values())
         assert num_running <= self._config.max_running
-        op = OpenOp(
-            forward.op_id, set(), set(), after=forward.after, num_steps=forward.num_steps
-        )
+        op = OpenOp(forward.op_id, set(), set(), after=forward.after, num_steps=forward.num_steps)
         op.pieces = [self._slice(piece) for piece in forward.prefill]
         op.pieces += [self._decode(request_id, forward) for request_id in self._members]
         for piece in op.pieces:

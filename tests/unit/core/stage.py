@@ -10,7 +10,7 @@ from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.backends.sim import SimBackend
-from kvsim.config import CacheConfig, LinkConfig, SchedulerConfig
+from kvsim.config import CacheConfig, LinkConfig, SchedulerConfig, SwapIn
 from kvsim.core.engine import run
 from kvsim.core.manager import CacheManager
 from kvsim.core.ops import Cancel, Completion, Forward, Outcome, Settled, Transfer
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 COST = LinearCost(step_ns=10, token_ns=1, block_bytes=10, num_layers=5)
 ONE_BYTE_A_NS = LinkConfig(bytes_per_second=10**9, latency_ns=0, overhead_ns=0)
+OVERLAP = SchedulerConfig(decode_reserve_blocks=0)
+WAIT = SchedulerConfig(decode_reserve_blocks=0, swap_in=SwapIn.WAIT)
 
 
 def ask(
@@ -244,3 +246,54 @@ def engine(
     if scheduler is None:
         scheduler = SchedulerConfig(decode_reserve_blocks=0)
     return Engine(requests, cache, scheduler)
+
+
+def served(scheduler: SchedulerConfig = OVERLAP) -> Engine:
+    """Return an engine whose request 2 is about to copy one block up: GPU 2, CPU 8 blocks.
+
+    Request 0 (tokens 1..8) has been served and was pushed to the CPU by request 1 (21..28), which
+    has been written back in its turn. Request 2 (1..5) has hit block 0 there.
+    """
+    stage = engine(
+        ask(0, range(1, 9)),
+        ask(1, range(21, 29), at=100),
+        ask(2, range(1, 6), num_output_tokens=3, at=200),
+        gpu=2,
+        cpu=8,
+        scheduler=scheduler,
+    )
+    stage.step(0)
+    stage.answer(stage.forward)
+    for now in (100, 200):
+        stage.step(now)
+        stage.answer(stage.transfer, at=now)  # the last request's blocks, on their way down
+        if now == 100:
+            stage.step(now)
+            stage.answer(stage.forward, at=now)
+    stage.step(200)
+    return stage
+
+
+def loading_beside_two(*, num_output_tokens: int) -> Engine:
+    """Return an engine where request 2 loads a block, and 3 and 4 are being computed; GPU 4."""
+    stage = engine(
+        ask(0, range(1, 5)),
+        ask(1, range(20, 36), at=100),
+        ask(2, range(1, 6), at=200),
+        ask(3, range(50, 54), num_output_tokens=num_output_tokens, at=200),
+        ask(4, range(60, 64), num_output_tokens=num_output_tokens, at=200),
+        gpu=4,
+        cpu=8,
+        swap_batch=4,
+        scheduler=WAIT,
+    )
+    stage.step(0)
+    stage.answer(stage.forward)
+    stage.step(100)
+    stage.answer(stage.transfer, at=100)  # the block of 0, on its way down
+    stage.step(100)
+    stage.answer(stage.forward, at=100)
+    stage.step(200)
+    stage.answer(stage.transfer, at=200)  # the blocks of 1
+    stage.step(200)
+    return stage

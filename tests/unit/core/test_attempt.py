@@ -26,9 +26,7 @@ def request_of(
     return request
 
 
-def layout_of(
-    num_input: int, num_output: int = 1, *, partial: PartialRule = NEVER
-) -> BlockLayout:
+def layout_of(num_input: int, num_output: int = 1, *, partial: PartialRule = NEVER) -> BlockLayout:
     """Return the layout of such a request, in blocks of 4 tokens."""
     return BlockLayout(request_of(num_input, num_output, partial=partial), 4)
 
@@ -60,9 +58,7 @@ def test_tokens_take_this_many_blocks(
         *[(COUNT, n, b) for n, b in [(3, 0), (4, 1), (5, 1), (6, 2), (9, 2), (10, 3)]],
     ],
 )
-def test_tokens_fill_this_many_blocks(
-    partial: PartialRule, num_tokens: int, num_full: int
-) -> None:
+def test_tokens_fill_this_many_blocks(partial: PartialRule, num_tokens: int, num_full: int) -> None:
     assert layout_of(6, partial=partial).num_full_blocks(num_tokens) == num_full
 
 
@@ -104,9 +100,7 @@ def test_a_whole_request_needs_this_many_blocks(
 
 
 layouts = st.builds(
-    lambda n, size, partial: BlockLayout(
-        request_of(n, 9, partial=partial, block_size=size), size
-    ),
+    lambda n, size, partial: BlockLayout(request_of(n, 9, partial=partial, block_size=size), size),
     st.integers(1, 30),
     st.integers(1, 5),
     st.sampled_from(PartialRule),

@@ -11,7 +11,8 @@ import pytest
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.errors import MisuseError
 from kvsim.events import EndReason
-from tests.property.driver import Client, Driver
+from tests.property.client import Client
+from tests.property.driver import Driver
 from tests.property.story import (
     admitted,
     answer,

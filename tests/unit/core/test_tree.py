@@ -120,9 +120,7 @@ def test_the_index_and_the_walk_from_the_root_are_inverse(paths: list[tuple[int,
 
 
 @given(PATHS)
-def test_a_subtree_is_what_begins_with_its_key(
-    paths: list[tuple[int, ...]]
-) -> None:
+def test_a_subtree_is_what_begins_with_its_key(paths: list[tuple[int, ...]]) -> None:
     tree = tree_with(*("".join(map(str, path)) for path in paths))
     for top in map(str, tree.index):
         nodes = tree.subtree(tree.index[top])
