@@ -9,11 +9,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
+from kvsim.version import __version__
+
 if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
     from kvsim.trace.loading import load as load_trace
-
-__version__ = "0.1.0"
 
 __all__ = ["ReplayConfig", "ReplayResult", "__version__", "load_trace", "replay", "sample"]
 

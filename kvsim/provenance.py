@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from kvsim import __version__
+from kvsim.version import __version__
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 _COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")

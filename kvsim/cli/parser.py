@@ -6,9 +6,9 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim import __version__
 from kvsim.cli import replay
 from kvsim.errors import UserError
+from kvsim.version import __version__
 
 if TYPE_CHECKING:
     from argparse import Namespace

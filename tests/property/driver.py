@@ -43,8 +43,7 @@ POLICIES: dict[str, str | PolicyMaker] = {
 class Driver:
     """One instance: its manager, its clients, and a model of its memory.
 
-    Every method is one thing that can happen, and asserts what has to hold of it. `check` asserts
-    what has to hold at any time.
+    A method is one thing that can happen, and asserts what it promises.
     """
 
     def __init__(
@@ -95,11 +94,6 @@ class Driver:
     def answerable(self) -> list[OpenOp]:
         """Ops without a Completion."""
         return [op for op in self.memory.open.values() if not op.is_timed_out]
-
-    @property
-    def timed_out(self) -> list[OpenOp]:
-        """Ops of which only the Settled is missing."""
-        return [op for op in self.memory.open.values() if op.is_timed_out]
 
     @property
     def may_build(self) -> bool:

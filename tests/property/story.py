@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from kvsim.config import CacheConfig
 from kvsim.core.ops import Outcome
 from kvsim.testing import Prompt
-from tests.property.client import Client
 from tests.property.driver import Driver
 
 if TYPE_CHECKING:
+    from tests.property.client import Client
     from tests.property.memory import OpenOp
 
 

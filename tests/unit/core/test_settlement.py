@@ -6,13 +6,13 @@ model of the memory compares what every block holds with what its key says, at e
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.errors import MisuseError
 from kvsim.events import EndReason
-from tests.property.client import Client
-from tests.property.driver import Driver
 from tests.property.story import (
     admitted,
     answer,
@@ -25,6 +25,10 @@ from tests.property.story import (
     served,
     tokens,
 )
+
+if TYPE_CHECKING:
+    from tests.property.client import Client
+    from tests.property.driver import Driver
 
 DONE, FAILED, CANCELLED, TIMED_OUT = Outcome
 A0, A1, A2 = (1,), (1, 5), (1, 5, 9)  # the blocks of tokens(1, 12), by their letters

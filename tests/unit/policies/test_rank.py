@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,11 +11,26 @@ from kvsim.policies.lru import LRU
 from kvsim.policies.rank import RankPolicy
 from tests.unit.policies.context import access, new_context, victims_of
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvsim.core.ports import AccessInfo
+    from kvsim.types import NodeId
+
 
 class ByRank(RankPolicy):
     """Leaves the ranks to the test."""
 
     __slots__ = ()
+
+    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
+        """Change nothing."""
+
+    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
+        """Change nothing."""
+
+    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
+        """Change nothing."""
 
 
 def ranked(ranks: dict[int, int]) -> ByRank:
