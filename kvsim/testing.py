@@ -1,21 +1,26 @@
-"""What tests of kvsim, and of policies written for it, are made of.
+"""What tests of kvsim, and of policies written for it, are made of. Needs the `testing` extra.
 
-Strategies for hypothesis, a wrapper that holds a policy and the core to their contract, a mirror
-of the event stream, and a digest of any state. Needs the `testing` extra.
+`check_policy` holds a policy of yours to its contract. Beside it: strategies for hypothesis, the
+wrapper that does the checking, a mirror of the event stream, and a digest of any state.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from random import Random
 from typing import TYPE_CHECKING, cast
 
 from hypothesis import strategies as st
 
 from kvsim.config import CacheConfig
+from kvsim.core.attempt import Attempt, BlockLayout
+from kvsim.core.manager import Blocked, CacheManager
+from kvsim.core.ops import Completion, Outcome
 from kvsim.core.ports import RemoveReason
 from kvsim.errors import InvariantError, PolicyError
-from kvsim.events import BlocksRemoved, BlocksStored
+from kvsim.events import BlocksRemoved, BlocksStored, EndReason
+from kvsim.policies import policy_factory
 from kvsim.types import PartialRule, Request
 
 if TYPE_CHECKING:
@@ -23,7 +28,72 @@ if TYPE_CHECKING:
 
     from kvsim.core.ports import AccessInfo, EvictionPolicy, PolicyContext
     from kvsim.events import Event
+    from kvsim.policies.registry import PolicyMaker
     from kvsim.types import BlockKey, NodeId, RequestId
+
+
+def check_policy(
+    policy: str | PolicyMaker, *, num_traces: int = 50, num_requests: int = 40, seed: int = 0
+) -> None:
+    """Hold a policy to its contract on random requests that share prefixes and overlap in time.
+
+    On caches of one tier and of two, so small that almost every request evicts.
+
+    Parameters
+    ----------
+    policy
+        A name, or a class or function that takes a `PolicyContext` (either form; see
+        `kvsim.core.ports`).
+    num_traces, num_requests
+        How many traces, and requests in each.
+    seed
+        Another seed, other requests.
+
+    Raises
+    ------
+    PolicyError
+        If the policy breaks the contract: it chooses what it may not, or too little.
+    """
+    _, make, _ = policy_factory(policy)
+    rng = Random(seed)
+    for _ in range(num_traces):
+        config = CacheConfig(
+            block_size=1,
+            tier_blocks=(rng.randint(1, 10), rng.randint(0, 8)),
+            swap_batch_blocks=rng.randint(1, 3),
+            low_watermark_blocks=0,
+        )
+        manager = CacheManager(config, lambda context: CheckedPolicy(make(context)), rng=rng)
+        _run_overlapping(manager, rng, num_requests)
+
+
+def _run_overlapping(manager: CacheManager, rng: Random, num_requests: int) -> None:
+    """Put random requests through, up to four of them at a time."""
+    live: list[Attempt] = []
+    for i in range(num_requests):
+        num_blocks = rng.randint(1, min(6, manager.config.tier_blocks[0]))
+        letters = tuple(rng.choice((0, 0, 1)) for _ in range(num_blocks))
+        request = make_request(i, Prompt(letters, 1), block_size=1, arrived_at=i)
+        attempt = Attempt(
+            request,
+            number=0,
+            layout=BlockLayout(request, 1),
+            num_made=0,
+            num_wanted_blocks=num_blocks,
+        )
+        while not attempt.is_admitted:
+            outcome = manager.admit(attempt, i)
+            if isinstance(outcome, Blocked):
+                manager.release(live.pop(rng.randrange(len(live))), EndReason.FINISHED, i)
+                continue
+            for op in outcome.ops:
+                done = Completion(op_id=op.op_id, outcome=Outcome.DONE, started_at=i, finished_at=i)
+                manager.settle(done)
+        manager.fill_at_once(attempt, num_blocks)
+        live.append(attempt)
+        while len(live) > rng.randrange(4):
+            manager.release(live.pop(rng.randrange(len(live))), EndReason.FINISHED, i)
+        manager.check()
 
 
 # -- requests
@@ -137,6 +207,13 @@ class PerBlockLRU:
 class CheckedPolicy:
     """Stands between the core and an eviction policy and holds both to their contract.
 
+    Parameters
+    ----------
+    policy
+        The policy in its batch form.
+    is_ranked
+        Whether it must always take the smallest of the ranks that it hands to `peel`.
+
     Attributes
     ----------
     known, listed
@@ -152,7 +229,7 @@ class CheckedPolicy:
         If the policy returns victims that it may not, or too few.
     """
 
-    def __init__(self, policy: EvictionPolicy, *, is_ranked: bool) -> None:
+    def __init__(self, policy: EvictionPolicy, *, is_ranked: bool = False) -> None:
         self._policy = policy
         self._is_ranked = is_ranked
         self.known: set[NodeId] = set()

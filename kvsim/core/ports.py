@@ -132,8 +132,10 @@ class EvictionPolicy(Protocol):
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
         """Return at most `n` nodes to take from the tier, each evictable when its turn comes.
 
-        Every victim is taken with `peel` and is always obeyed. Fewer than `n` only if no more
-        are evictable: none returned while an evictable node exists is a fault.
+        Every victim is taken with `peel` and is always obeyed. (One that cannot leave after all,
+        since something of its subtree is busy in the tier below, is removed and then inserted
+        again, as if it had come from above.) Fewer than `n` only if no more are evictable: none
+        returned while an evictable node exists is a fault.
         """
 
 

@@ -62,7 +62,7 @@ class PrefixTree:
     def match(self, keys: Sequence[BlockKey]) -> list[NodeId]:
         """Return the nodes of the longest leading run of `keys` in the tree. Changes nothing."""
         path = list(map(self.index.get, keys))
-        if path and path[-1] is None:
+        if None in path:
             del path[path.index(None) :]
         return path  # type: ignore[return-value]  # the first None ends the run
 
