@@ -60,13 +60,37 @@ class Filler:
                 )
             )
 
+    def fill_at_once(self, attempt: Attempt, start: int, end: int) -> bool:
+        """Make nodes of blocks that are written already.
+
+        Returns False, with nothing changed, if a key is in the tree: then it takes a `fill` and
+        the end of its op.
+        """
+        cache = self._cache
+        keys = attempt.keys[start:end]
+        if not cache.tree.index.keys().isdisjoint(keys):
+            return False
+        last = attempt.path[-1] if attempt.path else ROOT
+        nodes = self._insert(last, keys, attempt.table[start:end], is_written=True)
+        cache.num_path_blocks += len(keys)
+        attempt.path += nodes
+        cache.gpu.policy.on_insert(nodes, start, attempt.info)
+        if cache.sink is not None:
+            cache.emit_stored(cache.gpu, nodes)
+        return True
+
     def _insert(
-        self, last: NodeId, keys: Sequence[BlockKey], block_ids: Sequence[int]
+        self,
+        last: NodeId,
+        keys: Sequence[BlockKey],
+        block_ids: Sequence[int],
+        *,
+        is_written: bool = False,
     ) -> list[NodeId]:
-        """Add a chain of nodes with INCOMING GPU copies; the attempt's reference moves along."""
+        """Add a chain of nodes with GPU copies; the attempt's reference moves to its end."""
         cache = self._cache
         nodes = cache.tree.insert(last, keys)
-        cache.gpu.copies.reserve_chain(nodes, block_ids)
+        cache.gpu.copies.reserve_chain(nodes, block_ids, is_written=is_written)
         if last == ROOT:
             cache.gpu.copies.holds[ROOT] += 1
         # On the GPU the parent's hold passes from the reference to its new child.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.core.admission import ADMITTED, Blocked
 from kvsim.core.attempt import Attempt, BlockLayout
-from kvsim.core.manager import Blocked
 from kvsim.core.ops import Completion, Outcome
 from kvsim.errors import StalledError
 from kvsim.events import EndReason
@@ -13,6 +13,7 @@ from kvsim.events import EndReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from kvsim.core.admission import AdmitOutcome
     from kvsim.core.manager import CacheManager
     from kvsim.types import Request
 
@@ -46,21 +47,27 @@ def replay_instantly(manager: CacheManager, requests: Iterable[Request]) -> Iter
         layout = BlockLayout(request, block_size)
         attempt = Attempt(request, number=0, layout=layout, num_made=0, num_wanted_blocks=num_keys)
         now = request.arrived_at
-        _admit(manager, attempt, now)
+        outcome = manager.admit(attempt, now)
+        if outcome is not ADMITTED:
+            _admit_at_last(manager, attempt, outcome, now)
         manager.fill_at_once(attempt, num_keys)
         num_cpu = attempt.num_reload_blocks
         yield InstantHit(request, attempt.num_hit_blocks - num_cpu, num_cpu, is_refused=False)
         manager.release(attempt, EndReason.FINISHED, now)
 
 
-def _admit(manager: CacheManager, attempt: Attempt, now: int) -> None:
-    """Admit, finishing at once whatever that takes: with nothing else running it must succeed."""
-    while not attempt.is_admitted:
-        outcome = manager.admit(attempt, now)
+def _admit_at_last(
+    manager: CacheManager, attempt: Attempt, outcome: AdmitOutcome, now: int
+) -> None:
+    """Finish at once whatever an admission takes: with nothing else running it must succeed."""
+    while True:
         ops = () if isinstance(outcome, Blocked) else outcome.ops
-        if not (ops or attempt.is_admitted):
-            raise StalledError(f"request {attempt.request.request_id} found no room: {outcome}")
         for op in ops:
             manager.settle(
                 Completion(op_id=op.op_id, outcome=Outcome.DONE, started_at=now, finished_at=now)
             )
+        if attempt.is_admitted:
+            return
+        if not ops:
+            raise StalledError(f"request {attempt.request.request_id} found no room: {outcome}")
+        outcome = manager.admit(attempt, now)

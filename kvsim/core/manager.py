@@ -225,7 +225,7 @@ class CacheManager:
         """As `fill`, by an op that is done: for driving the cache without time."""
         start = len(attempt.path)
         end = min(num_blocks, len(attempt.keys))
-        if end > start:
+        if end > start and not self._filler.fill_at_once(attempt, start, end):
             forward = OpenForward()
             self._filler.fill(attempt, start, end, forward, None)
             self._settler.fill_done(forward)

@@ -30,9 +30,19 @@ class RequestQueue:
         The head is admitted next.
     next_at
         When the next request arrives; None after the last.
+    wakeup_at
+        When the next request arrives or the next client gives up, whichever is first.
     """
 
-    __slots__ = ("_arrivals", "_block_size", "_cancels", "_next", "next_at", "waiting")
+    __slots__ = (
+        "_arrivals",
+        "_block_size",
+        "_cancels",
+        "_next",
+        "next_at",
+        "waiting",
+        "wakeup_at",
+    )
 
     def __init__(self, arrivals: Iterable[Request], block_size: int) -> None:
         self._arrivals: Iterator[Request] = iter(arrivals)
@@ -40,15 +50,9 @@ class RequestQueue:
         self._cancels: list[tuple[int, RequestId]] = []
         self._next: Request | None = None
         self.next_at: int | None = None
+        self.wakeup_at: int | None = None
         self.waiting: deque[Sequence] = deque()
         self._advance()
-
-    def next_wakeup_at(self) -> int | None:
-        """Return the time of the next arrival or client's cancellation, if one is to come."""
-        if not self._cancels:
-            return self.next_at
-        cancel = self._cancels[0][0]
-        return cancel if self.next_at is None else min(self.next_at, cancel)
 
     def take_arrivals(self, now: int) -> list[Sequence]:
         """Return those that have arrived by `now`; the caller refuses or enqueues them."""
@@ -64,12 +68,14 @@ class RequestQueue:
         request = sequence.request
         if request.cancelled_at is not None:
             heappush(self._cancels, (request.cancelled_at, request.request_id))
+            self._note_wakeup()
 
     def take_cancels(self, now: int) -> list[RequestId]:
         """Return the requests whose clients have given up by `now`."""
         ids: list[RequestId] = []
         while self._cancels and self._cancels[0][0] <= now:
             ids.append(heappop(self._cancels)[1])
+        self._note_wakeup()
         return ids
 
     def put_back(self, sequence: Sequence) -> None:
@@ -86,3 +92,10 @@ class RequestQueue:
     def _advance(self) -> None:
         self._next = request = next(self._arrivals, None)
         self.next_at = None if request is None else request.arrived_at
+        self._note_wakeup()
+
+    def _note_wakeup(self) -> None:
+        self.wakeup_at = self.next_at
+        if self._cancels:
+            cancel = self._cancels[0][0]
+            self.wakeup_at = cancel if self.next_at is None else min(self.next_at, cancel)

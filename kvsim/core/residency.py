@@ -112,20 +112,28 @@ class Copies:
         self.num_in[ABSENT] -= len(nodes)
         self.num_in[INCOMING] += len(nodes)
 
-    def reserve_chain(self, nodes: Sequence[NodeId], block_ids: Sequence[BlockId]) -> None:
+    def reserve_chain(
+        self,
+        nodes: Sequence[NodeId],
+        block_ids: Sequence[BlockId],
+        *,
+        is_written: bool = False,
+    ) -> None:
         """As `reserve`, for new nodes that form a chain with a reference at its end.
 
-        One loop instead of three: this is the hottest step of a replay.
+        `is_written`: WRITTEN follows at once. One loop instead of three: this is the hottest step
+        of a replay.
         """
         state, block, holds = self.state, self.block, self.holds
+        new = READY if is_written else INCOMING
         for node, block_id in zip(nodes, block_ids, strict=True):
             if state[node]:
                 raise self._illegal(node, CopyEvent.RESERVE)
-            state[node] = INCOMING
+            state[node] = new
             block[node] = block_id
             holds[node] = 1
         self.num_in[ABSENT] -= len(nodes)
-        self.num_in[INCOMING] += len(nodes)
+        self.num_in[new] += len(nodes)
 
     def move(self, nodes: Sequence[NodeId], event: CopyEvent) -> None:
         """Take the step `event` with the copy of every node.
@@ -196,12 +204,9 @@ class Copies:
             state[node] = new
             node = parent[node]
             holds[node] = held = holds[node] - 1
-            if held or state[node] != old:
-                bare = -1
+            if held or state[node] != old or rank[node] > limit or len(out) >= last:
                 break
-            if rank[node] > limit or len(out) >= last:
-                bare = node
-                break
+        bare = -1 if held or state[node] != old else node
         num_taken = len(out) - start
         self.num_in[old] -= num_taken
         self.num_in[new] += num_taken

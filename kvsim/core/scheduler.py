@@ -92,11 +92,11 @@ class Scheduler:
 
     def next_wakeup_at(self) -> int | None:
         """Return the time of the next arrival or client's cancellation, if one is to come."""
-        return self._queue.next_wakeup_at()
+        return self._queue.wakeup_at
 
     def step(self, now: int) -> list[Command]:
         """Take what has arrived by `now` and decide; return the commands to submit."""
-        wakeup_at = self._queue.next_wakeup_at()
+        wakeup_at = self._queue.wakeup_at
         if wakeup_at is not None and wakeup_at <= now:
             self._wake_up(now)
         if self._forward is None:
@@ -273,9 +273,8 @@ class Scheduler:
                 continue
             if not isinstance(outcome, Blocked):
                 commands += outcome.ops
-            possible = batch.num_steps_to_grow()
-            if possible > 0 or not isinstance(outcome, Blocked) or self._fenced is not None:
-                return possible
+            if batch.num_steps_to_grow() > 0 or not isinstance(outcome, Blocked):
+                return batch.num_steps_to_grow()
             self._preempt(next(reversed(self._running.values())), now)
             if not batch.num_members:
                 return 0

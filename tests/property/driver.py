@@ -165,7 +165,7 @@ class Driver:
         if isinstance(outcome, Admission):
             return True
         assert isinstance(outcome, Blocked) or self.memory.open, "Deferred for ever"
-        assert digest(attempt) == holdings, "what was refused changed the attempt"
+        assert digest(attempt) == holdings
         return False
 
     def publish(self, client: Client) -> None:
@@ -299,9 +299,8 @@ class Driver:
             for client, piece in zip(batch, op.pieces, strict=True):
                 self._advance(client, piece, steps_done)
             return
-        held_by = None
-        if outcome is Outcome.TIMED_OUT:
-            held_by = op.op_id
+        held_by = op.op_id if outcome is Outcome.TIMED_OUT else None
+        if held_by is not None:
             # What had not come yet may be read by it as garbage: its result is lost anyhow.
             copies = self.cache.gpu.copies
             nodes = self.cache.tree.index.values()

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from kvsim.core.ops import Outcome
 from tests.property.story import (
     admitted,
@@ -106,14 +108,17 @@ def test_a_postponed_failure_is_taken_when_its_forward_comes_to_rest() -> None:
     driver.close()
 
 
-def test_a_copy_that_fails_under_another_ones_copy_takes_it_along() -> None:
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_a_copy_that_fails_under_another_ones_copy_takes_it_along(outcome: Outcome) -> None:
     driver = new_driver(6, 3)
     driver.serve(p("00"))
     push_down(driver)
     driver.end(admitted(driver, p("0")))
     upper = last_transfer(driver)
     driver.end(admitted(driver, p("00")))  # joins the first copy, orders that of the second block
+    lower = last_transfer(driver)
     answer(driver, upper, TIMED_OUT)
+    answer(driver, lower, outcome)
     driver.close()
 
 

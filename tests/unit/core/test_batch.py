@@ -94,6 +94,18 @@ def test_one_that_comes_back_is_not_mistaken_for_its_earlier_self() -> None:
     assert batch.advance(1) == [sequence]
 
 
+def test_one_that_comes_back_with_the_same_dates_is_through_once() -> None:
+    batch = DecodeBatch(4)
+    other = member(batch, 1, num_output_tokens=3)
+    sequence = member(batch, 0, num_output_tokens=3, num_blocks=1)
+    batch.leave(sequence)
+    batch.join(sequence)  # entries of both heaps are there twice, for the same steps
+    assert batch.next_to_grow(1) is sequence
+    assert batch.advance(2) == [other, sequence]
+    assert batch.num_members == 0
+    assert batch.advance(9) == []
+
+
 def test_a_member_needs_a_block_before_the_step_that_has_no_slot_for_the_last_token() -> None:
     batch = DecodeBatch(4)
     # 4 tokens of prompt in 2 blocks: slots for 4 output tokens. The fifth step writes the fifth.

@@ -116,6 +116,19 @@ def test_evicting_from_an_empty_cache_ends_at_once() -> None:
     assert driver.manager.num_free_blocks() == 2
 
 
+def test_asking_for_more_than_there_is_takes_all_there_is_and_ends() -> None:
+    driver = new_driver(10, 10, watermark=100, batch=100)
+    served(driver, Prompt((1, 2, 3), 1))
+    served(driver, Prompt((1, 2, 4, 5), 1))
+    driver.write_back_ahead()
+    transfer = last_transfer(driver).transfer
+    assert transfer is not None
+    assert len(transfer.source_ids) == 5
+    driver.write_back_ahead()
+    assert len(driver.answerable) == 1
+    driver.close()
+
+
 # -- refusals
 
 

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from kvsim.core.ops import Completion, Outcome, Settled
-from kvsim.errors import MisuseError
-from kvsim.events import EndReason
+from kvsim.core.ops import Outcome
 from tests.property.story import (
     admitted,
     answer,
@@ -49,16 +47,6 @@ def below(driver: Driver, last: int) -> None:
     driver.end(other)
     driver.check()
     assert readable(driver, 0) == set()
-
-
-def settled(op_id: int) -> Settled:
-    """Return the news that an op has come to rest."""
-    return Settled(op_id=op_id, finished_at=0)
-
-
-def completion(op_id: int, outcome: Outcome = DONE) -> Completion:
-    """Return the answer to an op."""
-    return Completion(op_id=op_id, outcome=outcome, started_at=0, finished_at=0)
 
 
 # -- forwards
@@ -373,71 +361,3 @@ def test_a_late_store_keeps_source_and_target_until_it_has_settled() -> None:
     assert driver.manager.num_free_blocks(1) == 2
     assert driver.admit(other)
     driver.close()
-
-
-# -- misuse
-
-
-def test_an_op_that_was_never_issued_has_no_answer() -> None:
-    with pytest.raises(MisuseError, match="op 7 is not open: answered twice, or never issued"):
-        small(2).manager.settle(completion(7))
-
-
-def test_an_op_answers_once() -> None:
-    driver = small(2, 2)
-    served(driver, tokens(1, 8))
-    refused(driver, tokens(21, 28))
-    store = last_transfer(driver)
-    answer(driver, store)
-    with pytest.raises(MisuseError, match="is not open: answered twice"):
-        driver.manager.settle(completion(store.op_id))
-
-
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_a_timed_out_op_has_no_second_completion(outcome: Outcome) -> None:
-    driver = small(2, 2)
-    served(driver, tokens(1, 8))
-    refused(driver, tokens(21, 28))
-    store = last_transfer(driver)
-    answer(driver, store, TIMED_OUT)
-    with pytest.raises(MisuseError, match=f"op {store.op_id} has had its Completion"):
-        driver.manager.settle(completion(store.op_id, outcome))
-
-
-def test_a_timed_out_forward_has_no_second_completion() -> None:
-    driver = small(2)
-    forward = issued(driver, admitted(driver, tokens(1, 4)))
-    answer(driver, forward, TIMED_OUT)
-    with pytest.raises(MisuseError, match=f"op {forward.op_id} has had its Completion"):
-        driver.manager.settle(completion(forward.op_id))
-
-
-def test_only_a_timed_out_op_settles_later() -> None:
-    driver = small(2)
-    forward = issued(driver, admitted(driver, tokens(1, 4)))
-    with pytest.raises(MisuseError, match="has not timed out, so it cannot settle"):
-        driver.manager.settle(settled(forward.op_id))
-
-
-def test_an_attempt_is_released_once() -> None:
-    driver = small(2)
-    client = admitted(driver, tokens(1, 4))
-    driver.end(client)
-    with pytest.raises(MisuseError, match="attempt 0 of request 0 holds nothing"):
-        driver.manager.release(client.attempt, EndReason.FINISHED, 0)
-    assert driver.manager.num_free_blocks() == 2
-
-
-def test_a_request_is_admitted_once() -> None:
-    driver = small(4)
-    client = admitted(driver, tokens(1, 4))
-    with pytest.raises(MisuseError, match="request 0 is admitted already"):
-        driver.manager.admit(client.attempt, 0)
-    assert driver.manager.num_free_blocks() == 3
-
-
-def test_what_was_never_admitted_cannot_grow() -> None:
-    driver = small(4)
-    client = driver.submit(tokens(1, 4))
-    with pytest.raises(MisuseError, match="was never admitted, or has ended"):
-        driver.manager.grow(client.attempt, 1, 0)
