@@ -179,16 +179,7 @@ class CacheManager:
             cache.hold_all(path[-1])
         if path:
             cache.tree.pins[path[-1]] += 1
-        request = attempt.request
-        info = attempt.info = AccessInfo(
-            now,
-            request_id,
-            request.session_id,
-            request.num_input_tokens + attempt.num_made,
-            request.priority,
-            None,
-            request.next_use_at,
-        )
+        info = attempt.info = _access_info(attempt, now)
         if ABSENT in states or LEAVING in states:
             ops += self._admitter.fetch(attempt, path, states, info, now)
         elif path:
@@ -282,8 +273,7 @@ class CacheManager:
         del cache.live[attempt.request.request_id]
         cache.num_path_blocks -= len(attempt.path)
         attempt.is_admitted = False
-        private = attempt.private_block_ids
-        path = attempt.path
+        private, path = attempt.private_block_ids, attempt.path
         if reason is EndReason.RESTARTED and cache.incoming_by:
             # Whoever waited for these copies computes the blocks, unless they arrive after all.
             waited = [cache.tree.key_of[node] for node in path if node in cache.incoming_by]
@@ -298,23 +288,14 @@ class CacheManager:
         if path:
             if attempt.info is not None:
                 cache.gpu.policy.on_release(path, attempt.info)
-            for op_id in attempt.own_transfers:
-                if (transfer := cache.transfers.get(op_id)) is not None:
-                    # The deepest block it writes: deeper ones may be another op's, and go with it.
-                    deepest = transfer.nodes[-1]
-                    cache.pin(deepest)
-                    transfer.pins.append(deepest)
+            if attempt.own_transfers:
+                self._leave_to_ops(attempt)
             cache.unpin(path[-1])
         attempt.path, attempt.table, attempt.after = [], [], ()
         if cache.sink is not None:
-            cache.sink.emit(
-                AttemptEnded(
-                    at=now,
-                    request_id=attempt.request.request_id,
-                    attempt=attempt.number,
-                    reason=reason,
-                )
-            )
+            request_id, number = attempt.request.request_id, attempt.number
+            ended = AttemptEnded(at=now, request_id=request_id, attempt=number, reason=reason)
+            cache.sink.emit(ended)
 
     def settle(self, answer: Answer) -> list[Attempt]:
         """Take the answer to an op; return attempts that cannot go on and were released."""
@@ -329,7 +310,15 @@ class CacheManager:
             return ()
         return tuple(self._evictor.reclaim(self._swap_batch, now))
 
-    # -- small
+    def _leave_to_ops(self, attempt: Attempt) -> None:
+        """Let the attempt's own open copies keep a reference on what they write."""
+        for op_id in attempt.own_transfers:
+            transfer = self._cache.transfers.get(op_id)
+            if transfer is not None:
+                # The deepest block it writes: deeper ones may be another op's, and go with it.
+                deepest = transfer.nodes[-1]
+                self._cache.pin(deepest)
+                transfer.pins.append(deepest)
 
     def _keep_reading(self, path: list[NodeId], op_id: OpId) -> None:
         """Let a timed-out Forward keep a reference on what it may still read.
@@ -369,3 +358,16 @@ class CacheManager:
                 after=attempt.after,
             )
         )
+
+
+def _access_info(attempt: Attempt, now: int) -> AccessInfo:
+    request = attempt.request
+    return AccessInfo(
+        now,
+        request.request_id,
+        request.session_id,
+        request.num_input_tokens + attempt.num_made,
+        request.priority,
+        None,
+        request.next_use_at,
+    )
