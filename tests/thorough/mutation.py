@@ -47,10 +47,16 @@ KILLERS: Final = (
     "tests/property/test_differential.py",
     "tests/property/test_manager.py",
 )
-MIN_SCORE_PERCENT: Final = 90
+MIN_SCORE_PERCENT: Final = 95
 TIMES_AS_LONG: Final = 4  # as the tests take without a mutant: then a mutant hangs
 
-EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {}
+EQUIVALENT: Final[dict[tuple[str, str, str], str]] = {
+    (
+        "residency.py",
+        "self.block: list[BlockId] = [0] * num_nodes",
+        "0 -> 1",
+    ): "the block of a copy that is not there is never read",
+}
 """(file name, line as it is, what was changed) of mutants that change nothing, and why."""
 
 SWAPPED: Final[dict[type[ast.AST], type[ast.AST]]] = {
@@ -260,6 +266,8 @@ def run(files: list[str], *, minutes: float, num_workers: int) -> int:
 
         for mutant, survived in zip(order, pool.map(try_one, order), strict=True):
             num_tried += survived is not None
+            if num_tried % 50 == 0 and survived is not None:
+                print(f"{num_tried} tried after {time.monotonic() - began_at:.0f} s", flush=True)
             if survived:
                 survivors.append(mutant)
                 print(f"survived: {mutant}", flush=True)
