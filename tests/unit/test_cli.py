@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -176,7 +177,10 @@ def test_a_bar_is_drawn_on_a_terminal(story: str, capsys: pytest.CaptureFixture[
         patch.setattr(sys, "stderr", terminal)
         patch.setenv("TERM", "xterm")
         assert main(["replay", story, "--gpu-blocks", "9", "--json"]) == 0
-        assert b"replay" in os.read(ours, 100_000)
+        drawn = b""  # a terminal hands over what it has, piece by piece
+        while b"replay" not in drawn and select.select([ours], [], [], 5)[0]:
+            drawn += os.read(ours, 100_000)
+        assert b"replay" in drawn
     os.close(ours)
     json.loads(capsys.readouterr().out)
 
