@@ -19,6 +19,7 @@ from kvsim.analysis.records import (
     record_of_instant,
 )
 from kvsim.backends.sim import SimBackend
+from kvsim.collector import paused_collector
 from kvsim.core.engine import run
 from kvsim.core.instant import replay_instantly
 from kvsim.core.manager import CacheManager
@@ -97,7 +98,8 @@ def replay(
         progress=progress,
     )
     loaded_at = perf_counter()
-    outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
+    with paused_collector():
+        outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
     run_s = perf_counter() - loaded_at
     _require_completion(outcome.records, job)
     source = loaded.name if isinstance(trace, Trace) else str(trace)

@@ -1,4 +1,4 @@
-"""One frozen dataclass per decision of the core, in the order the decisions were made.
+"""One named tuple per decision of the core, in the order the decisions were made.
 
 An event names all blocks it concerns in tuples; `kvsim.analysis.frames` unfolds them into rows.
 Nothing is emitted, and nothing is built, unless a sink was given.
@@ -6,9 +6,8 @@ Nothing is emitted, and nothing is built, unless a sink was given.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from kvsim.types import BlockId, BlockKey, OpId, RequestId, TierIndex
@@ -37,8 +36,7 @@ class RemoveCause(StrEnum):
     DETACHED = "detached"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestRefused:
+class RequestRefused(NamedTuple):
     """A request that can never fit was refused at arrival."""
 
     at: int
@@ -47,8 +45,7 @@ class RequestRefused:
     allowed_blocks: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestAdmitted:
+class RequestAdmitted(NamedTuple):
     """An attempt got all its blocks. `hit_keys[tier]` are the matched blocks, root first."""
 
     at: int
@@ -59,8 +56,7 @@ class RequestAdmitted:
     after: tuple[OpId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptEnded:
+class AttemptEnded(NamedTuple):
     """An attempt let go of its blocks."""
 
     at: int
@@ -69,8 +65,7 @@ class AttemptEnded:
     reason: EndReason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestEnded:
+class RequestEnded(NamedTuple):
     """A request has come to an end; `status` is a `kvsim.core.sequence.Status` value."""
 
     at: int
@@ -78,8 +73,7 @@ class RequestEnded:
     status: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FillIssued:
+class FillIssued(NamedTuple):
     """An op will write these new nodes (root first) into these GPU blocks."""
 
     op_id: OpId
@@ -89,8 +83,7 @@ class FillIssued:
     block_ids: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferIssued:
+class TransferIssued(NamedTuple):
     """A batch of copies was ordered."""
 
     op_id: OpId
@@ -102,8 +95,7 @@ class TransferIssued:
     releases_source: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpAnswered:
+class OpAnswered(NamedTuple):
     """The answer to an op was taken (`outcome` is an `Outcome` value, or "settled")."""
 
     at: int
@@ -111,8 +103,7 @@ class OpAnswered:
     outcome: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksStored:
+class BlocksStored(NamedTuple):
     """Copies of these blocks became readable in a tier; parents come before children."""
 
     tier: TierIndex
@@ -120,8 +111,7 @@ class BlocksStored:
     block_ids: tuple[BlockId, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlocksRemoved:
+class BlocksRemoved(NamedTuple):
     """Readable copies of these blocks left a tier."""
 
     tier: TierIndex

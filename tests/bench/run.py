@@ -21,6 +21,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from kvsim.backends.sim import SimBackend
+from kvsim.collector import paused_collector
 from kvsim.config import CacheConfig, SchedulerConfig
 from kvsim.core.engine import run
 from kvsim.core.instant import replay_instantly
@@ -113,18 +114,20 @@ def instant(requests: Sequence[Request], policy: object = "lru") -> float:
     """Time an instant replay on the GPU tier alone."""
     _, factory, _ = policy_factory(policy)  # type: ignore[arg-type]
     manager = CacheManager(CacheConfig(tier_blocks=(GPU_BLOCKS,)), factory, rng=random.Random(0))
-    began = time.perf_counter()
-    for _ in replay_instantly(manager, requests):
-        pass
-    return time.perf_counter() - began
+    with paused_collector():  # as kvsim.replay does
+        began = time.perf_counter()
+        for _ in replay_instantly(manager, requests):
+            pass
+        return time.perf_counter() - began
 
 
 def timed(requests: Sequence[Request], *, sink: EventLog | None = None) -> float:
     """Time a full simulation: two tiers, transfers, scheduler, roofline cost."""
     engine = new_engine(requests, sink=sink)
-    began = time.perf_counter()
-    run(*engine)
-    return time.perf_counter() - began
+    with paused_collector():
+        began = time.perf_counter()
+        run(*engine)
+        return time.perf_counter() - began
 
 
 def new_engine(
@@ -179,9 +182,10 @@ def growth(requests: Sequence[Request]) -> float:
     manager = CacheManager(config, factory, rng=random.Random(0))
     marks = [time.perf_counter()]
     size = len(requests)
-    for i, _ in enumerate(replay_instantly(manager, repeated(requests, COPIES)), 1):
-        if i % size == 0:
-            marks.append(time.perf_counter())
+    with paused_collector():
+        for i, _ in enumerate(replay_instantly(manager, repeated(requests, COPIES)), 1):
+            if i % size == 0:
+                marks.append(time.perf_counter())
     seconds = [late - early for early, late in pairwise(marks)]
     return sum(seconds[6:9]) / sum(seconds[1:4])
 
@@ -202,7 +206,8 @@ def timed_growth(requests: Sequence[Request]) -> float:
             if done not in marks:
                 marks[done] = time.perf_counter()
 
-    run(scheduler, backend, observer=Watch())
+    with paused_collector():
+        run(scheduler, backend, observer=Watch())
     at = [marks[i] for i in range(COPIES + 1)]
     return (at[9] - at[6]) / (at[4] - at[1])
 

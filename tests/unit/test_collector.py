@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import gc
+from random import Random
+
+import pytest
+
+import kvsim
+from kvsim.backends.sim import SimBackend
+from kvsim.collector import paused_collector
+from kvsim.config import CacheConfig, SchedulerConfig
+from kvsim.core.engine import run
+from kvsim.core.manager import CacheManager
+from kvsim.core.scheduler import Scheduler
+from kvsim.cost import RooflineCost
+from kvsim.policies import policy_factory
+from kvsim.presets import find_hardware, find_model
+
+
+def test_the_collector_is_as_it_was_afterwards() -> None:
+    assert gc.isenabled()
+    with paused_collector():
+        assert not gc.isenabled()
+        with paused_collector():
+            pass
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_the_collector_is_on_again_after_an_error() -> None:
+    with pytest.raises(KeyError), paused_collector():
+        raise KeyError
+    assert gc.isenabled()
+
+
+def test_a_replay_makes_no_cycle() -> None:
+    # With swaps, and with everything it is made of still in use: a cycle would be its garbage.
+    trace = kvsim.sample()
+    hardware = find_hardware("h200-8x")
+    cost = RooflineCost(find_model("llama-3.1-8b"), hardware, block_size=trace.block_size)
+    _, factory, _ = policy_factory("lru")
+    manager = CacheManager(
+        CacheConfig(block_size=trace.block_size, tier_blocks=(2000, 4000)), factory, rng=Random(0)
+    )
+    scheduler = Scheduler(manager, trace.requests[:500], SchedulerConfig())
+    backend = SimBackend(cost, links=hardware.host_link, num_ranks=hardware.num_gpus)
+    gc.collect()
+    with paused_collector():
+        run(scheduler, backend)
+        assert gc.collect() == 0
+    assert len(scheduler.ended) == 500
