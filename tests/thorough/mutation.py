@@ -47,6 +47,12 @@ KILLERS: Final = (
     "tests/property/test_differential.py",
     "tests/property/test_manager.py",
 )
+# A mutant may fill a list for ever: it must not take the machine with it.
+LIMITED_PYTEST: Final = (
+    "import resource, sys, pytest;"
+    "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30));"
+    "sys.exit(pytest.main(sys.argv[1:]))"
+)
 MIN_SCORE_PERCENT: Final = 95
 TIMES_AS_LONG: Final = 4  # as the tests take without a mutant: then a mutant hangs
 
@@ -199,7 +205,7 @@ class Worker:
         options = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:cov"]
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "pytest", *options, *KILLERS],
+                [sys.executable, "-c", LIMITED_PYTEST, *options, *KILLERS],
                 cwd=self.folder,
                 env=environment,
                 capture_output=True,
