@@ -41,6 +41,8 @@ KILLERS: Final = (
     "tests/unit/core/test_tier.py",
     "tests/unit/core",
     "tests/unit/test_known_failures_abort.py",
+    "tests/unit/test_known_failures_admission.py",
+    "tests/unit/test_known_failures_counting.py",
     "tests/unit/test_known_failures_eviction.py",
     "tests/property/test_found.py",
     "tests/property/test_scheduler.py",

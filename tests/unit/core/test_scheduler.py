@@ -20,6 +20,7 @@ def test_a_request_makes_its_first_token_after_its_prompt_and_the_rest_in_one_ru
     assert (record.admitted_at, record.first_token_at, record.ended_at) == (0, 18, 40)
     assert stage.statuses == {0: "finished"}
     assert [forward.num_steps for forward in stage.forwards] == [1, 2]
+    assert stage.scheduler.num_forwards == 2
 
 
 def test_a_request_joins_the_batch_of_one_that_decodes() -> None:
@@ -99,6 +100,18 @@ def test_an_arrival_ends_a_run_at_its_next_step() -> None:
     # Then 4 tokens of 1 and one of 0, and the other six steps of 0.
     assert stage.records[1].first_token_at == 51 + 15
     assert stage.records[0].ended_at == 66 + 6 * 11
+
+
+def test_an_arrival_does_not_end_a_run_when_no_more_may_run() -> None:
+    config = SchedulerConfig(max_running=1)
+    stage = engine(
+        ask(0, range(8), num_output_tokens=11),
+        ask(1, range(20, 24), at=43),
+        gpu=9,
+        scheduler=config,
+    ).play()
+    assert not any(isinstance(command, Cancel) for command in stage.commands)
+    assert stage.records[1].admitted_at == stage.records[0].ended_at
 
 
 def test_one_that_cannot_be_admitted_does_not_cut_runs_again_and_again() -> None:
