@@ -98,8 +98,7 @@ def replay(
         progress=progress,
     )
     loaded_at = perf_counter()
-    with paused_collector():
-        outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
+    outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
     run_s = perf_counter() - loaded_at
     _require_completion(outcome.records, job)
     source = loaded.name if isinstance(trace, Trace) else str(trace)
@@ -156,6 +155,7 @@ class _Outcome:
     num_duplicate_blocks: int
 
 
+@paused_collector()
 def _replay_timed(job: _Job) -> _Outcome:
     config, machine = job.config, job.config.machine
     manager = job.manager()
@@ -185,6 +185,7 @@ def _replay_timed(job: _Job) -> _Outcome:
     )
 
 
+@paused_collector()
 def _replay_instantly(job: _Job) -> _Outcome:
     manager = job.manager()
     records = tuple(map(record_of_instant, replay_instantly(manager, _counted(job))))

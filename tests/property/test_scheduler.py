@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvsim.errors import KvsimError
 from tests.property.scheduler_machine import run_scripted, run_simulated
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def run_seed(run_story: Callable[..., Witness], seed: int, *, max_requests: int)
     """Run the story of a seed; return its turns. What fails names the seed."""
     try:
         witness = run_story(Random(f"{run_story.__name__}:{seed}"), max_requests=max_requests)
-    except Exception as error:
+    except (AssertionError, KvsimError, LookupError, TypeError, ValueError) as error:
         error.add_note(f"{run_story.__name__}, seed {seed}, at most {max_requests} requests")
         raise
     return witness.num_turns
