@@ -165,6 +165,22 @@ def test_a_failed_run_is_computed_again_from_what_was_kept() -> None:
     assert stage.records[0].first_token_at == 16
 
 
+def test_full_blocks_of_output_outlive_a_failed_run() -> None:
+    stage = engine(
+        ask(0, range(4), num_output_tokens=14), ask(1, range(20, 24), num_output_tokens=5), gpu=9
+    )
+    for now in (0, 1):  # the prompts, and four steps, with which 1 is through
+        stage.step(now)
+        stage.answer(stage.forward, at=now)
+    stage.step(2)
+    stage.answer(stage.forward, Outcome.FAILED, at=2)
+    stage.step(3)
+    # 0 has made five tokens: with its prompt two blocks have their KV, and one token has not.
+    assert stage.slices()[-1] == (0, 8, 1)
+    stage.finish_all(4)
+    assert stage.records[0].num_made == 14
+
+
 def test_a_run_that_was_cancelled_before_its_first_step_has_lost_nothing() -> None:
     stage = engine(ask(0, range(6), num_output_tokens=9), ask(1, range(20, 24), at=17), gpu=9)
     stage.step(0)
