@@ -86,7 +86,6 @@ class ModelShape:
 
     name: str
     num_layers: int
-    hidden_dim: int
     num_heads: int
     num_kv_heads: int
     head_dim: int
@@ -98,7 +97,7 @@ class ModelShape:
     rope_dim: int = 0
 
     def __post_init__(self) -> None:
-        sizes = ("num_layers", "hidden_dim", "num_heads", "num_kv_heads", "head_dim")
+        sizes = ("num_layers", "num_heads", "num_kv_heads", "head_dim")
         for name in (*sizes, "num_parameters", "num_active_parameters", "weight_bits"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} of model {self.name!r} must be positive")

@@ -29,8 +29,6 @@ class RemoveCause(StrEnum):
     EVICTED = "evicted"
     DEMOTED = "demoted"
     PROMOTED = "promoted"
-    RESCUED = "rescued"
-    """A copy below, written although its block was hit again meanwhile and stays above."""
     SUPERSEDED = "superseded"
     """The block was computed again above."""
     DETACHED = "detached"

@@ -1,4 +1,4 @@
-"""Values that every layer shares: identities, a request, and the two enums of the command line.
+"""Values that every layer shares: identities, a request, and the partial rule.
 
 Node, block and op ids are plain `int` aliases, not `NewType`s: the core moves tens of millions of
 them through C-level slices and maps, where a constructor call per id would dominate the run time.

@@ -73,7 +73,7 @@ class DecodeBatch:
         sequence.ticket = 0
         self.num_members -= 1
         self.num_context_tokens -= request.num_input_tokens + sequence.num_made
-        request_id = sequence.request.request_id
+        request_id = request.request_id
         if request_id in self._joined:
             del self._joined[request_id]
         else:
@@ -153,12 +153,12 @@ class DecodeBatch:
         return members, gone, more
 
     def _member(self, sequence: Sequence) -> Member:
-        attempt = sequence.attempt
+        attempt = sequence.admitted
         return Member(
             sequence.request.request_id,
-            attempt.number if attempt is not None else 0,
+            attempt.number,
             sequence.request.num_input_tokens + self.num_made(sequence) - 1,
-            tuple(attempt.table) if attempt is not None else (),
+            tuple(attempt.table),
         )
 
     def _push_grow(self, sequence: Sequence, num_made: int) -> None:
@@ -167,9 +167,7 @@ class DecodeBatch:
         A step writes the KV of the last token made, at position `base + num_made - 1`: it runs
         while `num_made` tokens fit. The last step has made all but one of them.
         """
-        attempt = sequence.attempt
-        table_blocks = len(attempt.table) if attempt is not None else 0
-        num_fitting = table_blocks * self.block_size - sequence.layout.base
+        num_fitting = len(sequence.admitted.table) * self.block_size - sequence.layout.base
         if num_fitting < sequence.request.num_output_tokens - 1:
             at = self.num_steps + num_fitting - num_made + 1
             heappush(self._grows, (at, sequence.ticket, sequence))

@@ -31,7 +31,7 @@ class OpenTransfer:
     is set once its deadline has passed: then only its Settled is missing.
     """
 
-    __slots__ = ("is_timed_out", "nodes", "pins", "source", "source_ids", "target", "target_ids")
+    __slots__ = ("is_timed_out", "nodes", "pins", "source", "source_ids", "target")
 
     def __init__(
         self,
@@ -39,11 +39,9 @@ class OpenTransfer:
         source: TierIndex,
         target: TierIndex,
         source_ids: list[BlockId],
-        target_ids: list[BlockId],
     ) -> None:
         self.nodes = nodes
         self.source_ids = source_ids
-        self.target_ids = target_ids
         self.source = source
         self.target = target
         self.pins: list[NodeId] = []
@@ -134,11 +132,7 @@ class CacheState:
         """Add one hold on the node's copy in `tier`; tell the policy if it was evictable."""
         holds = tier.copies.holds
         holds[node] += 1
-        if (
-            holds[node] == 1
-            and tier.copies.state[node] == READY
-            and not self.tree.is_detached[node]
-        ):
+        if holds[node] == 1 and tier.copies.state[node] == READY and node not in self.tree.detached:
             tier.policy.on_pinned(node)
 
     def unhold(self, tier: Tier, node: NodeId) -> None:
@@ -150,7 +144,7 @@ class CacheState:
 
     def review(self, tier: Tier, node: NodeId) -> None:
         """Do what is due with a READY copy that nothing holds."""
-        if self.tree.is_detached[node]:
+        if node in self.tree.detached:
             self.reap(node)
         else:
             tier.policy.on_evictable(node)
@@ -173,7 +167,7 @@ class CacheState:
     def unpin(self, node: NodeId) -> None:
         """Take back a reference that ends at `node`."""
         self.tree.unpin(node)
-        if self.tree.is_detached[node]:
+        if node in self.tree.detached:
             self.unhold_all(node)
             self.reap(node)
             return
@@ -247,7 +241,7 @@ class CacheState:
         for node in reversed(nodes):
             self._cut_loose(node)
         for node in reversed(nodes):
-            if self.tree.is_detached[node]:
+            if node in self.tree.detached:
                 self.reap(node)
 
     def _cut_loose(self, node: NodeId) -> None:
@@ -275,7 +269,7 @@ class CacheState:
         for tier in self.tiers:
             if tier.copies.state[node] == READY and not tier.copies.holds[node]:
                 self.drop(tier, [node], CopyEvent.DROP)
-        if self.tree.is_detached[node] and not self.tree.pins[node]:
+        if node in self.tree.detached and not self.tree.pins[node]:
             self.forget([node])
 
     # -- counts

@@ -50,12 +50,11 @@ def _check_nodes(cache: CacheState, used: list[NodeId]) -> None:
     for key, node in tree.index.items():
         _require(tree.key_of[node] == key, f"index and key of node {node} differ")
         parent = tree.parent[node]
-        _require(parent in in_use and not tree.is_detached[parent], f"node {node} has no parent")
+        _require(parent in in_use and parent not in tree.detached, f"node {node} has no parent")
         if cache.is_on_gpu(node):
             _require(cache.is_on_gpu(parent), f"node {node} is on the GPU below one that is not")
     for node in tree.detached:
-        _require(tree.is_detached[node], f"node {node} is not marked detached")
-    _require(sum(tree.is_detached) == len(tree.detached), "detached marks differ")
+        _require(node != ROOT, "the root is detached")
     if cache.lower is not None:
         for node in tree.index.values():
             both = cache.gpu.copies.state[node] == cache.lower.copies.state[node] == READY
@@ -79,7 +78,7 @@ def _check_references(cache: CacheState, used: list[NodeId]) -> None:
             above = tree.parent[above]
     for node in used:
         _require(tree.pins[node] == pins[node], f"node {node}: {tree.pins[node]} pins kept")
-        if refs[node] and not tree.is_detached[node]:
+        if refs[node] and node not in tree.detached:
             _require(cache.is_on_gpu(node), f"node {node} is referenced and not on the GPU")
     num_path_blocks = sum(len(attempt.path) for attempt in cache.live.values())
     _require(num_path_blocks == cache.num_path_blocks, "the paths' lengths differ")
@@ -90,7 +89,7 @@ def _check_attempts(cache: CacheState) -> None:
     for attempt in cache.live.values():
         path, table = attempt.path, attempt.table
         _require(tree.is_path(path), "an attempt's path is not a path of the tree")
-        _require(not any(tree.is_detached[v] for v in path), "a live path is detached")
+        _require(not any(v in tree.detached for v in path), "a live path is detached")
         _require(len(table) >= len(path), "an attempt's table is shorter than its path")
         for i, node in enumerate(path):
             _require(tree.key_of[node] == attempt.keys[i], f"block {i} has another key")
@@ -153,7 +152,7 @@ def _check_tier(cache: CacheState, tier: Tier, used: Iterable[NodeId]) -> None:
         parent = cache.tree.parent[node]
         if copies.state[node] in {INCOMING, READY} and parent != ROOT:
             has_copy = any(t.copies.state[parent] != ABSENT for t in cache.tiers)
-            _require(has_copy or cache.tree.is_detached[node], f"node {node} is out of reach")
+            _require(has_copy or node in cache.tree.detached, f"node {node} is out of reach")
 
 
 def _count_holds(cache: CacheState, tier: Tier) -> Counter[NodeId]:

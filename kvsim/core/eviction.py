@@ -66,7 +66,7 @@ class Evictor:
             # Where nothing could go, something is held by an open op; then it is still to be done.
             cache.drop_next = len(gpu.pool.free) == num_free
             return []
-        victims = gpu.policy.choose_victims(n, cache.peels[gpu.index], now)
+        victims = self._choose(gpu, n, now)
         missing = len(victims) - len(lower.pool.free)
         if missing > 0:
             self._drop_victims(lower, missing, now)
@@ -81,13 +81,12 @@ class Evictor:
 
     def _drop_rather_than_move(self, gpu: Tier, lower: Tier, n: int, now: int) -> None:
         """Free GPU blocks at once, after a write-back has failed."""
-        peel = self._cache.peels[gpu.index]
         num_free = len(gpu.pool.free)
-        self._sort_out(gpu, lower, gpu.policy.choose_victims(n, peel, now), 0)
+        self._sort_out(gpu, lower, self._choose(gpu, n, now), 0)
         if len(gpu.pool.free) == num_free:
             # All victims have descendants below, which must go first.
             self._drop_victims(lower, lower.pool.capacity, now)
-            self._sort_out(gpu, lower, gpu.policy.choose_victims(n, peel, now), 0)
+            self._sort_out(gpu, lower, self._choose(gpu, n, now), 0)
 
     def issue(
         self,
@@ -104,9 +103,7 @@ class Evictor:
         cache = self._cache
         op_id = self._new_op_id()
         source_ids = source.copies.blocks_of(nodes)
-        cache.transfers[op_id] = OpenTransfer(
-            nodes, source.index, target.index, source_ids, target_ids
-        )
+        cache.transfers[op_id] = OpenTransfer(nodes, source.index, target.index, source_ids)
         if cache.sink is not None:
             cache.sink.emit(
                 TransferIssued(
@@ -139,12 +136,29 @@ class Evictor:
 
     def _drop_victims(self, tier: Tier, n: int, now: int) -> None:
         """Drop up to `n` evictable blocks of a tier that nothing below depends on."""
-        cache = self._cache
-        victims = tier.policy.choose_victims(n, cache.peels[tier.index], now)
-        if len(victims) > n:
-            raise PolicyError(f"{len(victims)} victims chosen where {n} were asked for")
+        victims = self._choose(tier, n, now)
         if victims:
             self._drop_chosen(tier, victims)
+
+    def _choose(self, tier: Tier, n: int, now: int) -> list[NodeId]:
+        """Let the policy choose; what it returns must be what it took with `peel`.
+
+        Raises
+        ------
+        PolicyError
+            If it is not, or is more than was asked for.
+        """
+        num_in = tier.copies.num_in
+        num_ready = num_in[READY]
+        victims = tier.policy.choose_victims(n, self._cache.peels[tier.index], now)
+        num_taken = num_ready - num_in[READY]
+        if not len(victims) == num_taken <= n:
+            raise PolicyError(
+                f"{type(tier.policy).__name__}.choose_victims returned {len(victims)} victims and"
+                f" took {num_taken} with peel, where at most {n} were asked for; it must return"
+                " just what it took"
+            )
+        return victims
 
     def _drop_chosen(self, tier: Tier, victims: list[NodeId]) -> None:
         """Finish victims that were peeled off by DROP, their parents let go of."""

@@ -134,9 +134,10 @@ class Filler:
                 self.num_duplicate_blocks += 1
                 if attempt not in forward.duplicates:
                     forward.duplicates.append(attempt)
-                if state == INCOMING and node in cache.incoming_by:
+                writer = cache.incoming_by.get(node) if state == INCOMING else None
+                if writer is not None and writer not in attempt.after:
                     # The table will name the node's block, so it must be there by then.
-                    attempt.after = (*attempt.after, cache.incoming_by[node])
+                    attempt.after = (*attempt.after, writer)
             cache.pin(node)
             if last != ROOT:
                 cache.unpin(last)

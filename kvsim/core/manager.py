@@ -368,6 +368,5 @@ def _access_info(attempt: Attempt, now: int) -> AccessInfo:
         request.session_id,
         request.num_input_tokens + attempt.num_made,
         request.priority,
-        None,
         request.next_use_at,
     )

@@ -66,7 +66,7 @@ class RemoveReason(StrEnum):
 class AccessInfo(NamedTuple):
     """What a policy may know about the access that caused a call.
 
-    A named tuple, since one is made per admission: a frozen dataclass takes three times as long.
+    A named tuple, since one is made per admission and a frozen dataclass takes longer to make.
 
     `now` is the time of admission (ns). `next_use_at[i]` is the index of the request that will
     want block i of this request's prompt next; it is None unless the policy asked for the future.
@@ -77,7 +77,6 @@ class AccessInfo(NamedTuple):
     session_id: str | None
     num_tokens: int
     priority: int
-    expires_at: int | None
     next_use_at: Sequence[int] | None
 
 
@@ -140,7 +139,7 @@ class EvictionPolicy(Protocol):
 
 
 class BlockPolicy(Protocol):
-    """The per-block form, for users: simpler, about half as fast. Wrapped by `PerBlockAdapter`.
+    """The per-block form, for users: simpler, and slower. Wrapped by `PerBlockAdapter`.
 
     Keys are opaque and keep their meaning after removal, so ghosts may be kept by key.
     Within one request calls come leaf first, hits before inserts.

@@ -1,7 +1,7 @@
 """The copy machine: the states of one block's copy in one tier, and the only steps between them.
 
 A node of the prefix tree has one copy per tier. Nothing but `Copies` changes a copy's state, and it
-knows no step that `TRANSITIONS` does not have. `docs/architecture.md` draws its diagram from here.
+knows no step that `TRANSITIONS` does not have. `docs/architecture.md` shows the same table.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TRANSITIONS: Final[Mapping[CopyEvent, tuple[CopyState, CopyState]]] = {
     CopyEvent.DROP: (CopyState.READY, CopyState.ABSENT),
 }
 
-# Plain ints for the hot loops: comparing a bytearray's item with an enum member calls Python.
+# Plain ints for the hot loops: comparing an int with an enum member calls Python.
 ABSENT: Final = int(CopyState.ABSENT)
 INCOMING: Final = int(CopyState.INCOMING)
 READY: Final = int(CopyState.READY)

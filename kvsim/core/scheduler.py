@@ -108,8 +108,9 @@ class Scheduler:
 
     def settle(self, answer: Answer) -> None:
         """Take the answer to an op."""
-        if self._forward is not None and answer.op_id == self._forward.op_id:
-            self._settle_forward(answer)
+        forward = self._forward
+        if forward is not None and answer.op_id == forward.op_id and isinstance(answer, Completion):
+            self._settle_forward(answer, forward)
             return
         if answer.op_id == self._fenced:
             self._fenced = None
@@ -290,12 +291,10 @@ class Scheduler:
         self.num_preemptions += 1
         self._queue.put_back(sequence)
 
-    def _settle_forward(self, answer: Answer) -> None:
-        forward, self._forward = self._forward, None
+    def _settle_forward(self, answer: Completion, forward: Forward) -> None:
+        self._forward = None
         pieces, self._pieces = self._pieces, []
         now = answer.finished_at
-        if forward is None or not isinstance(answer, Completion):
-            return
         # A run that was cancelled before its first step has lost nothing.
         was_cancelled = answer.outcome is Outcome.CANCELLED and not forward.prefill
         if answer.outcome is not Outcome.DONE and not was_cancelled:

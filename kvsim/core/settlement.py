@@ -202,7 +202,7 @@ class Settler:
             if (
                 source.copies.state[node] == READY
                 and reads[node] == 1
-                and not cache.tree.is_detached[node]
+                and node not in cache.tree.detached
             ):
                 source.policy.on_insert([node], 0, None)
             cache.end_read(source, node)
@@ -256,7 +256,7 @@ class Settler:
         for node in reversed(leaving):
             parent = cache.tree.parent[node]
             cache.hold(source, parent)
-            if not cache.tree.is_detached[node]:
+            if node not in cache.tree.detached:
                 source.policy.on_insert([node], 0, None)
             cache.start_read(source, node)
         if not timed_out:
@@ -268,7 +268,7 @@ class Settler:
             parent = cache.tree.parent[node]
             if (
                 state[node] == READY
-                and not cache.tree.is_detached[node]
+                and node not in cache.tree.detached
                 and not cache.is_on_gpu(parent)
             ):
                 cache.detach(node)
@@ -337,7 +337,7 @@ class Settler:
             else:
                 gpu.pool.give(gpu.copies.blocks_of([node]))
             cache.unhold(gpu, parent)
-            if cache.tree.is_detached[node]:
+            if node in cache.tree.detached:
                 cache.reap(node)
             elif self._is_bare(node):
                 cache.forget([node])
@@ -359,7 +359,7 @@ class Settler:
         if lower is None or cache.gpu.copies.state[node] != READY:
             return
         if lower.copies.state[node] == READY and node not in lower.reads:
-            if not cache.tree.is_detached[node]:
+            if node not in cache.tree.detached:
                 lower.policy.on_remove([node], RemoveReason.PROMOTED)
                 cache.emit_removed(lower, [node], RemoveCause.SUPERSEDED)
             cache.drop(lower, [node], CopyEvent.DROP)
@@ -367,5 +367,4 @@ class Settler:
     def _attached(self, nodes: list[NodeId]) -> list[NodeId]:
         if not self._cache.tree.detached:
             return nodes
-        is_detached = self._cache.tree.is_detached
-        return [node for node in nodes if not is_detached[node]]
+        return [node for node in nodes if node not in self._cache.tree.detached]

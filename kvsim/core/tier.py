@@ -65,7 +65,7 @@ class BlockPool:
         MisuseError
             If one is named twice, or more come back than are held; nothing has changed then. A
             single block that is not held is not noticed here, but by `check()`: a mark per block
-            would take a tenth of a replay.
+            would be two more loops over every block that comes or goes.
         """
         free = self.free
         n = len(block_ids)

@@ -31,15 +31,14 @@ class PrefixTree:
     pins
         References that end at the node (live attempts, pins of open ops). A reference holds
         every ancestor too: on the GPU a child protects its parent, so one count at the end does.
-    is_detached
-        1 for nodes that are out of the index but still have a copy somewhere.
+    detached
+        Nodes that are out of the index but still have a copy somewhere. Nearly always empty.
     """
 
     __slots__ = (
         "_free",
         "detached",
         "index",
-        "is_detached",
         "key_of",
         "parent",
         "pins",
@@ -49,7 +48,6 @@ class PrefixTree:
         self.parent: list[NodeId] = [ROOT] * num_nodes
         self.key_of: list[BlockKey] = [None] * num_nodes
         self.pins = [0] * num_nodes
-        self.is_detached = bytearray(num_nodes)
         self.detached: set[NodeId] = set()
         self.index: dict[BlockKey, NodeId] = {}
         self._free: list[NodeId] = list(range(num_nodes - 1, 0, -1))
@@ -111,12 +109,11 @@ class PrefixTree:
 
     def remove(self, nodes: Sequence[NodeId]) -> None:
         """Forget nodes that have no copy left. Their ids will be used again."""
-        index, key_of, is_detached = self.index, self.key_of, self.is_detached
+        index, key_of = self.index, self.key_of
         if self.detached:
             for node in nodes:
-                if is_detached[node]:
-                    is_detached[node] = 0
-                    self.detached.discard(node)
+                if node in self.detached:
+                    self.detached.remove(node)
                 else:
                     del index[key_of[node]]
         else:
@@ -127,7 +124,6 @@ class PrefixTree:
     def detach(self, node: NodeId) -> None:
         """Take one node out of the index, so that it is never matched again."""
         del self.index[self.key_of[node]]
-        self.is_detached[node] = 1
         self.detached.add(node)
 
     def subtree(self, top: NodeId) -> list[NodeId]:

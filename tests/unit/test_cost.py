@@ -29,7 +29,6 @@ LINK = LinkConfig(bytes_per_second=1, latency_ns=0, overhead_ns=0)
 TINY = ModelShape(
     name="tiny",
     num_layers=1,
-    hidden_dim=1,
     num_heads=1,
     num_kv_heads=1,
     head_dim=1,

@@ -48,7 +48,7 @@ def test_a_model_can_be_given_whole_or_by_a_preset(run_file: Path) -> None:
     run_file.write_text('[model]\nbase = "deepseek-v3"\nkv_kind = "mla"\nnum_layers = 10\n')
     assert load_run_file(run_file).model == replace(MODELS["deepseek-v3"], num_layers=10)
     run_file.write_text(
-        '[model]\nname = "tiny"\nnum_layers = 2\nhidden_dim = 8\nnum_heads = 8\nnum_kv_heads = 8\n'
+        '[model]\nname = "tiny"\nnum_layers = 2\nnum_heads = 8\nnum_kv_heads = 8\n'
         "head_dim = 1\nnum_parameters = 100\nnum_active_parameters = 100\n"
     )
     tiny = load_run_file(run_file).model_shape

@@ -39,7 +39,6 @@ def access(index: int = 0, *, next_use_at: Sequence[int] | None = None) -> Acces
         session_id=None,
         num_tokens=1,
         priority=0,
-        expires_at=None,
         next_use_at=next_use_at,
     )
 
