@@ -1,17 +1,9 @@
-"""What tests of kvsim, and of policies written for it, are made of. Needs the `testing` extra.
-
-`check_policy` holds a policy of yours to its contract. Beside it: strategies for hypothesis, the
-wrapper that does the checking, a mirror of the event stream, and a digest of any state.
-"""
+"""Holds an eviction policy to its contract, and the core with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
 from random import Random
-from typing import TYPE_CHECKING, cast
-
-from hypothesis import strategies as st
+from typing import TYPE_CHECKING
 
 from kvsim.config import CacheConfig
 from kvsim.core.attempt import Attempt, BlockLayout
@@ -19,17 +11,16 @@ from kvsim.core.manager import Blocked, CacheManager
 from kvsim.core.ops import Completion, Outcome
 from kvsim.core.ports import RemoveReason
 from kvsim.errors import InvariantError, PolicyError
-from kvsim.events import BlocksRemoved, BlocksStored, EndReason
+from kvsim.events import EndReason
 from kvsim.policies import policy_factory
-from kvsim.types import PartialRule, Request
+from kvsim.testing.requests import Prompt, make_request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from kvsim.core.ports import AccessInfo, EvictionPolicy, PolicyContext
-    from kvsim.events import Event
     from kvsim.policies.registry import PolicyMaker
-    from kvsim.types import BlockKey, NodeId, RequestId
+    from kvsim.types import BlockKey, NodeId
 
 
 def check_policy(
@@ -94,72 +85,6 @@ def _run_overlapping(manager: CacheManager, rng: Random, num_requests: int) -> N
         while len(live) > rng.randrange(4):
             manager.release(live.pop(rng.randrange(len(live))), EndReason.FINISHED, i)
         manager.check()
-
-
-# -- requests
-
-
-@dataclass(frozen=True, slots=True)
-class Prompt:
-    """A prompt by what its blocks hold: one letter a block, and the tokens in the last one."""
-
-    letters: tuple[int, ...]
-    num_tail_tokens: int
-
-
-def prompts(*, max_blocks: int = 6, max_tail_tokens: int = 3) -> st.SearchStrategy[Prompt]:
-    """Return a strategy for prompts that often share a prefix (two letters, one of them rarer)."""
-    return st.builds(
-        Prompt,
-        letters=st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=max_blocks).map(tuple),
-        num_tail_tokens=st.integers(1, max_tail_tokens),
-    )
-
-
-def cache_configs(
-    *, max_gpu_blocks: int = 8, max_cpu_blocks: int = 6
-) -> st.SearchStrategy[CacheConfig]:
-    """Return a strategy for caches so small that something is always in the way."""
-    return st.builds(
-        CacheConfig,
-        block_size=st.integers(1, 3),
-        tier_blocks=st.tuples(st.integers(1, max_gpu_blocks), st.integers(0, max_cpu_blocks)),
-        swap_batch_blocks=st.integers(1, 4),
-        low_watermark_blocks=st.integers(0, 3),
-    )
-
-
-def make_request(
-    request_id: RequestId,
-    prompt: Prompt,
-    *,
-    block_size: int,
-    partial: PartialRule = PartialRule.NEVER,
-    num_output_tokens: int = 1,
-    arrived_at: int = 0,
-) -> Request:
-    """Return the request of a prompt.
-
-    The key of a block is (letters up to it, tokens in it), so that a partial block has a key of
-    its own. Next uses, for clairvoyant policies, are made up, but never fall along the path.
-    """
-    letters = prompt.letters
-    num_tail = min(prompt.num_tail_tokens, block_size)
-    sizes = [block_size] * (len(letters) - 1) + [num_tail]
-    keys = [(letters[: i + 1], size) for i, size in enumerate(sizes)]
-    if partial is PartialRule.NEVER and num_tail < block_size:
-        keys.pop()
-    return Request(
-        request_id=request_id,
-        arrived_at=arrived_at,
-        block_keys=keys,
-        num_input_tokens=sum(sizes),
-        num_output_tokens=num_output_tokens,
-        next_use_at=[request_id + 1 + i for i in range(len(keys))],
-    )
-
-
-# -- policies
 
 
 class PerBlockLRU:
@@ -313,70 +238,3 @@ class CheckedPolicy:
     def _require(condition: object, call: str, nodes: object, problem: str) -> None:
         if not condition:
             raise InvariantError(f"{call} of {nodes}: {problem}")
-
-
-# -- events
-
-
-class EventMirror:
-    """An event sink that follows which keys are readable in each tier, from the events alone."""
-
-    def __init__(self, num_tiers: int) -> None:
-        self.readable: list[set[BlockKey]] = [set() for _ in range(num_tiers)]
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        """Take one event.
-
-        Raises
-        ------
-        InvariantError
-            If a block is stored that is there, or removed that is not.
-        """
-        self.events.append(event)
-        if isinstance(event, BlocksStored):
-            readable = self.readable[event.tier]
-            if len(set(event.keys)) != len(event.keys) or not readable.isdisjoint(event.keys):
-                raise InvariantError(f"stored twice: {event}")
-            readable.update(event.keys)
-        elif isinstance(event, BlocksRemoved):
-            readable = self.readable[event.tier]
-            if not readable.issuperset(event.keys):
-                raise InvariantError(f"removed without being there: {event}")
-            readable.difference_update(event.keys)
-
-
-# -- state
-
-
-def digest(value: object, *, without: Iterable[object] = ()) -> object:
-    """Return a value that compares equal exactly when the state reachable from `value` does.
-
-    Walks containers, slots and instance dictionaries. Functions and the objects in `without` are
-    taken as they are.
-    """
-    return _digest(value, {id(each) for each in without}, {})
-
-
-def _digest(value: object, stop: set[int], seen: dict[int, int]) -> object:
-    if value is None or isinstance(value, int | str | bytes | float | Enum | type):
-        return value
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if id(value) in stop or callable(value):
-        return id(value)
-    if id(value) in seen:
-        return ("seen", seen[id(value)])
-    seen[id(value)] = len(seen)
-    if isinstance(value, dict):
-        return [(_digest(k, stop, seen), _digest(v, stop, seen)) for k, v in value.items()]
-    if isinstance(value, list | tuple):
-        return [_digest(each, stop, seen) for each in value]
-    if isinstance(value, set | frozenset):
-        return {id(each) if not isinstance(each, int | str | tuple) else each for each in value}
-    names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
-    if is_dataclass(value):
-        names = [field.name for field in fields(value)]
-    own = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
-    own += sorted(cast("dict[str, object]", getattr(value, "__dict__", {})).items())
-    return [(name, _digest(each, stop, seen)) for name, each in own]
