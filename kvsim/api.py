@@ -4,34 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from dataclasses import dataclass, fields, replace
-from random import Random
+from dataclasses import fields, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from kvsim.analysis.records import (
-    EventLog,
-    ProgressLog,
-    RequestRecord,
-    TransferLog,
-    TransferRecord,
-    record_of,
-    record_of_instant,
-)
-from kvsim.backends.sim import SimBackend
-from kvsim.collector import paused_collector
-from kvsim.core.engine import run
-from kvsim.core.instant import replay_instantly
-from kvsim.core.manager import CacheManager
-from kvsim.core.scheduler import Scheduler
+from kvsim.analysis.records import EventLog, RequestRecord
+from kvsim.backends.setup import Clock
 from kvsim.core.sequence import Status
 from kvsim.errors import ConfigError, UserError
+from kvsim.execution import Job, RunOutcome, run_instantly, run_timed, with_time_scale
 from kvsim.policies import policy_factory
 from kvsim.provenance import provenance
 from kvsim.replay_config import ReplayConfig
 from kvsim.result import ReplayResult, TraceFacts
 from kvsim.run_file import load_run_file
-from kvsim.sizing import cost_model, needed_blocks, resolve, without_excess
+from kvsim.sizing import needed_blocks, resolve
 from kvsim.trace import Trace, annotate_next_use, load, load_sample
 
 if TYPE_CHECKING:
@@ -39,11 +26,9 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Unpack
 
-    from kvsim.core.ports import BlockPolicy, EvictionPolicy, PolicyContext
-    from kvsim.cost import RooflineCost
+    from kvsim.core.ports import BlockPolicy, EvictionPolicy
     from kvsim.policies.registry import PolicyMaker
     from kvsim.replay_config import Settings
-    from kvsim.types import Request
 
 __all__ = ["ReplayConfig", "ReplayResult", "replay", "resolve", "sample"]
 
@@ -90,7 +75,7 @@ def replay(
     config = _config(config).with_settings(settings)
     name, new_policy, needs_future = policy_factory(config.policy if policy is None else policy)
     loaded = _load(trace, config)
-    job = _Job(
+    job = Job(
         config=replace(resolve(config, loaded), policy=name),
         trace=annotate_next_use(loaded) if needs_future else loaded,
         new_policy=new_policy,
@@ -98,7 +83,12 @@ def replay(
         progress=progress,
     )
     loaded_at = perf_counter()
-    outcome = _replay_instantly(job) if config.instant else _replay_timed(job)
+    if job.config.instant:
+        outcome = run_instantly(job)
+    else:
+        if job.config.clock is Clock.WALL:
+            job = with_time_scale(job)
+        outcome = run_timed(job)
     run_s = perf_counter() - loaded_at
     _require_completion(outcome.records, job)
     source = loaded.name if isinstance(trace, Trace) else str(trace)
@@ -114,90 +104,6 @@ def sample(name: str = "chat") -> Trace:
         If there is none of this name.
     """
     return load_sample(name)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What is to be replayed, and with what."""
-
-    config: ReplayConfig
-    trace: Trace
-    new_policy: Callable[[PolicyContext], EvictionPolicy]
-    log: EventLog | None
-    progress: Callable[[int, int], None] | None
-
-    @property
-    def cost(self) -> RooflineCost:
-        return cost_model(self.config, self.trace.block_size)
-
-    def tell(self, num_ended: int) -> None:
-        if self.progress is not None:
-            self.progress(num_ended, self.trace.num_requests)
-
-    def manager(self) -> CacheManager:
-        config = self.config
-        cache = without_excess(config, self.trace).cache(block_size=self.trace.block_size)
-        return CacheManager(
-            cache,
-            self.new_policy,
-            rng=Random(config.seed),
-            recompute_ns=self.cost.recompute_ns,
-            transfer_timeout_ns=config.transfer_timeout_ns,
-            sink=self.log,
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
-    records: tuple[RequestRecord, ...]
-    transfers: tuple[TransferRecord, ...] = ()
-    num_preemptions: int = 0
-    num_duplicate_blocks: int
-
-
-@paused_collector()
-def _replay_timed(job: _Job) -> _Outcome:
-    config, machine = job.config, job.config.machine
-    manager = job.manager()
-    scheduler = Scheduler(manager, job.trace.requests, config.scheduler(), sink=job.log)
-    backend = SimBackend(
-        job.cost,
-        links=machine.host_link,
-        num_ranks=machine.num_gpus,
-        faults=config.faults,
-        seed=config.seed,
-    )
-    transfers = TransferLog()
-    observer: TransferLog | ProgressLog | None = transfers if config.cpu_blocks else None
-    if job.progress is not None:
-        observer = ProgressLog(transfers, scheduler.ended, job.tell)
-    try:
-        run(scheduler, backend, observer=observer)
-    finally:
-        backend.close()
-    job.tell(job.trace.num_requests)
-    ended = sorted(map(record_of, scheduler.ended), key=lambda record: record.request.request_id)
-    return _Outcome(
-        records=tuple(ended),
-        transfers=tuple(transfers.records),
-        num_preemptions=scheduler.num_preemptions,
-        num_duplicate_blocks=manager.num_duplicate_blocks,
-    )
-
-
-@paused_collector()
-def _replay_instantly(job: _Job) -> _Outcome:
-    manager = job.manager()
-    records = tuple(map(record_of_instant, replay_instantly(manager, _counted(job))))
-    job.tell(job.trace.num_requests)
-    return _Outcome(records=records, num_duplicate_blocks=manager.num_duplicate_blocks)
-
-
-def _counted(job: _Job) -> Iterator[Request]:
-    for request in job.trace.requests:
-        if not request.request_id % 64:
-            job.tell(request.request_id)
-        yield request
 
 
 def _config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConfig:
@@ -232,7 +138,7 @@ def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
     return replace(trace, requests=trace.requests[: config.limit])
 
 
-def _require_completion(records: tuple[RequestRecord, ...], job: _Job) -> None:
+def _require_completion(records: tuple[RequestRecord, ...], job: Job) -> None:
     """Raise `UserError` if no request finished: figures of nothing would look like figures."""
     ends = Counter(record.status for record in records)
     if ends[Status.FINISHED]:
@@ -258,7 +164,7 @@ def _allowed_blocks(config: ReplayConfig) -> int:
 
 
 def _result(
-    job: _Job, outcome: _Outcome, *, source: str, run_s: float, began: float
+    job: Job, outcome: RunOutcome, *, source: str, run_s: float, began: float
 ) -> ReplayResult:
     config, trace = job.config, job.trace
     return ReplayResult(
@@ -272,12 +178,13 @@ def _result(
         ),
         records=outcome.records,
         transfer_records=outcome.transfers,
-        clock="none" if config.instant else "virtual",
+        clock="none" if config.instant else config.clock.value,
         num_preemptions=outcome.num_preemptions,
         num_duplicate_blocks=outcome.num_duplicate_blocks,
-        rank_block_bytes=job.cost.transfer_bytes(1),
-        num_ranks=config.machine.num_gpus,
-        notes=(*trace.repairs, *_notes(job, outcome.records)),
+        rank_block_bytes=outcome.rank_block_bytes,
+        num_ranks=outcome.num_ranks,
+        tensors=outcome.tensors,
+        notes=(*trace.repairs, *_notes(job, outcome.records), *outcome.notes),
         events=None if job.log is None else job.log.events,
         provenance=provenance(
             trace=source,
@@ -288,7 +195,7 @@ def _result(
     )
 
 
-def _notes(job: _Job, records: tuple[RequestRecord, ...]) -> Iterator[str]:
+def _notes(job: Job, records: tuple[RequestRecord, ...]) -> Iterator[str]:
     config, machine, block_size = job.config, job.config.machine, job.trace.block_size
     refused = [record.request for record in records if record.status is Status.REFUSED]
     if refused:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
 
+from kvsim.backends import find_backend
+from kvsim.backends.setup import Clock, ForwardTime
 from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
 from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
@@ -25,6 +27,9 @@ KV_BITS: Final = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4":
 
 LARGEST_SIZE: Final = 1 << 53
 """Bound of every size, in blocks or GiB: JSON tools lose digits above it (RFC 8259, section 6)."""
+
+AUTO: Final = "auto"
+"""A time scale that is found when the trace is known."""
 
 _SCHEDULER: Final = SchedulerConfig()
 _FAULTS: Final = FaultConfig()
@@ -67,6 +72,17 @@ class ReplayConfig:
         and the two timeouts, in nanoseconds.
     fail_rate, delay_rate, hang_rate, delay_ns, settle_ns
         Faults to inject; see `kvsim.config.FaultConfig`.
+    backend
+        What carries the decisions out: "sim" in virtual time, or "paddle" with real tensors.
+    shape, device, ranks
+        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, "cpu" or "gpu:N", and the
+        number of workers that share the heads. Default: "tiny" on one rank on the CPU, whatever
+        the machine has, so that a run does not change with it.
+    time_scale
+        On the wall clock: by how much arrivals and steps are faster than in the trace, or "auto"
+        (the default): so much that neither takes more than ten seconds.
+    forward
+        On the wall clock: whether a step takes its "cost" (the default), or "none" at all.
 
     Raises
     ------
@@ -108,10 +124,16 @@ class ReplayConfig:
     hang_rate: float = 0.0
     delay_ns: int = _FAULTS.delay_ns
     settle_ns: int = _FAULTS.settle_ns
+    backend: str = "sim"
+    shape: str | None = None
+    device: str | None = None
+    ranks: int | None = None
+    time_scale: float | str | None = None
+    forward: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name in ("policy", "swap_in", "format", "partial"):
+        for name in ("policy", "swap_in", "format", "partial", "backend", "shape", "device"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
@@ -123,6 +145,7 @@ class ReplayConfig:
             raise ConfigError(
                 f"warmup must be a share of the requests from 0 to less than 1, not {self.warmup!r}"
             )
+        self._check_backend()
         _ = self.partial_rule, self.kv_bits, self.model_shape, self.machine, self.faults
         self.scheduler()
         self.cache(block_size=self.block_size or 1)
@@ -173,6 +196,16 @@ class ReplayConfig:
             delay_ns=self.delay_ns,
             settle_ns=self.settle_ns,
         )
+
+    @property
+    def clock(self) -> Clock:
+        """Whose time the backend has."""
+        return find_backend(self.backend).clock
+
+    @property
+    def forward_time(self) -> ForwardTime:
+        """What a step takes on the wall clock."""
+        return _choice("forward", self.forward or ForwardTime.COST.value, ForwardTime)
 
     def scheduler(self) -> SchedulerConfig:
         """Return the scheduler's part."""
@@ -225,6 +258,18 @@ class ReplayConfig:
                     given.setdefault(that, None)
         return replace(self, **cast("Settings", given))
 
+    def simulated(self) -> ReplayConfig:
+        """Return the same settings for the simulator."""
+        return replace(
+            self,
+            backend="sim",
+            shape=None,
+            device=None,
+            ranks=None,
+            time_scale=None,
+            forward=None,
+        )
+
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the settings as JSON values; a model or machine of your own as an object."""
         values = {name: getattr(self, name) for name in FIELD_NAMES}
@@ -232,6 +277,27 @@ class ReplayConfig:
             if not isinstance(values[name], str):
                 values[name] = asdict(values[name])
         return values
+
+    def _check_backend(self) -> None:
+        is_virtual = self.clock is Clock.VIRTUAL
+        for name in _WALL_CLOCK_ONLY:
+            if is_virtual and getattr(self, name) is not None:
+                raise ConfigError(
+                    f"{name} is for a backend on the wall clock, such as 'paddle', and"
+                    f" {self.backend!r} is none: leave it out"
+                )
+        if self.instant and not is_virtual:
+            raise ConfigError(
+                f"instant means without time, and backend {self.backend!r} runs on the wall clock:"
+                " leave one of them out"
+            )
+        if self.ranks is not None:
+            check_int("ranks", self.ranks, 1)
+        scale = self.time_scale
+        is_number = _is_number(scale) and isfinite(scale) and scale > 0
+        if scale is not None and scale != AUTO and not is_number:
+            raise ConfigError(f"time_scale must be a number above 0 or 'auto', not {scale!r}")
+        _ = self.forward_time
 
     def _check_sizes(self) -> None:
         for one, other in _EITHER_OR:
@@ -283,9 +349,18 @@ class Settings(TypedDict, total=False):
     hang_rate: float
     delay_ns: int
     settle_ns: int
+    backend: str
+    shape: str | None
+    device: str | None
+    ranks: int | None
+    time_scale: float | str | None
+    forward: str | None
 
 
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
+_WALL_CLOCK_ONLY: Final = ("shape", "device", "ranks", "time_scale", "forward")
+"""Settings that mean nothing in virtual time."""
+
 _EITHER_OR: Final = (("gpu_blocks", "gpu_gib"), ("cpu_blocks", "cpu_gib"))
 
 
@@ -304,7 +379,7 @@ def check_int(name: str, value: object, least: int) -> None:
         raise ConfigError(f"{name} must be at most 2**53, not {value!r}")
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

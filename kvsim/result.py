@@ -31,12 +31,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from kvsim.analysis.records import RequestRecord, TransferRecord
+    from kvsim.backends.setup import TensorFigures
     from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
 
 
 HIT_HEADS: Final = ("hits", "GPU", "CPU", "of", "rate")
+
+
+class RecordingFigures(TypedDict):
+    """Turns that were recorded, and whether the core decided the same again; None: not tried."""
+
+    turns: int
+    identical: bool | None
 
 
 class TierFigures(TypedDict):
@@ -69,7 +77,9 @@ class ReplayResult:
     records, transfer_records
         One a request, in the order of the trace; one a transfer, in the order of the answers.
     clock
-        "virtual", or "none" for an instant replay, which has no times and keeps no transfers.
+        "virtual"; "wall" for one with real tensors, whose times are the machine's and as much
+        shorter as `config.time_scale` says; "none" for an instant replay, which has no times and
+        keeps no transfers.
     num_preemptions, num_duplicate_blocks
         How often a request lost its blocks to others; blocks computed twice at the same time.
     rank_block_bytes, num_ranks
@@ -79,7 +89,11 @@ class ReplayResult:
     events
         Every decision of the core in order; None unless asked for.
     provenance
-        Where the result comes from. Nothing else differs between two runs.
+        Where the result comes from. In virtual time nothing else differs between two runs.
+    tensors
+        What became of the bytes of real tensors; None if there were none.
+    recording
+        The turns of the engine that were recorded; None if they were not.
     """
 
     config: ReplayConfig
@@ -94,6 +108,8 @@ class ReplayResult:
     notes: tuple[str, ...]
     provenance: Provenance
     events: list[Event] | None = None
+    tensors: TensorFigures | None = None
+    recording: RecordingFigures | None = None
 
     # -- figures
 
@@ -155,8 +171,10 @@ class ReplayResult:
             "notes": list(self.notes),
             "preemptions": self.num_preemptions,
             "provenance": asdict(self.provenance),
+            "recording": self.recording,
             "requests": self.num_requests,
             "rules": {"partial": self.trace.partial, "swap_in": str(self.config.swap_in)},
+            "tensors": self.tensors,
             "tiers": self.tiers,
             "trace": asdict(self.trace),
             "transfers": self.swaps,
@@ -167,6 +185,16 @@ class ReplayResult:
     def to_json(self) -> str:
         """Return the summary as one line of JSON with sorted keys."""
         return json.dumps(self.summary(), sort_keys=True, allow_nan=False)
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What must not be: wrong bytes, or decisions that differ from the recorded ones."""
+        found = []
+        if self.tensors is not None and self.tensors["wrong_bytes"]:
+            found.append(f"{self.tensors['wrong_bytes']:,} bytes that were read are wrong")
+        if self.recording is not None and self.recording["identical"] is False:
+            found.append("the recording does not lead to the same decisions again")
+        return tuple(found)
 
     # -- frames and plots
 
@@ -275,11 +303,28 @@ class ReplayResult:
                 if swap["done"] < swap["count"]:
                     text += f"; {swap['count'] - swap['done']:,} transfers failed"
                 rows.append((direction.replace("_", "-"), text))
+        if self.tensors is not None:
+            rows.append(("tensors", self._tensor_text()))
+        if self.recording is not None:
+            same = {None: "", True: ", identical when replayed", False: ", NOT identical"}
+            turns = self.recording["turns"]
+            rows.append(("recording", f"{turns:,} turns{same[self.recording['identical']]}"))
         if self.num_preemptions:
             rows.append(("preemptions", f"{self.num_preemptions:,}"))
         if self.num_duplicate_blocks:
             rows.append(("duplicates", f"{self.num_duplicate_blocks:,} blocks computed twice"))
         return rows
+
+    def _tensor_text(self) -> str:
+        tensors, config = self.tensors, self.config
+        if tensors is None:
+            return ""
+        ranks = "1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
+        return (
+            f"{tensors['wrong_bytes']:,} wrong bytes in {tensors['blocks_checked']:,} blocks read,"
+            f" {tensors['blocks_swapped']:,} swapped; {ranks} on {config.device},"
+            f" {config.time_scale:,} x as fast"
+        )
 
     def __repr__(self) -> str:
         rate = self.hits["prefix_token"]["rate"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from kvsim.backends.setup import Clock
 from kvsim.core.attempt import BlockLayout
 from kvsim.cost import RooflineCost
 from kvsim.errors import ConfigError
-from kvsim.replay_config import LARGEST_SIZE
+from kvsim.replay_config import AUTO, LARGEST_SIZE
 
 if TYPE_CHECKING:
     from kvsim.replay_config import ReplayConfig
@@ -47,6 +48,15 @@ def resolve(config: ReplayConfig, trace: Trace) -> ReplayConfig:
         block_size=trace.block_size,
         partial=trace.partial.value,
     )
+    if sized.clock is Clock.WALL:
+        sized = replace(
+            sized,
+            shape=sized.shape or "tiny",
+            device=sized.device or "cpu",
+            ranks=sized.ranks or 1,
+            time_scale=sized.time_scale or AUTO,
+            forward=sized.forward_time.value,
+        )
     cache = sized.cache(block_size=trace.block_size)
     return replace(
         sized, swap_batch_blocks=cache.swap_batch, low_watermark_blocks=cache.low_watermark

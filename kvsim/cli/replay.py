@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
 
 HELP: Final = "replay a trace through a simulated prefix cache and report what it hits"
 
-OPTIONS: Final[dict[str, dict[str, tuple[type, str]]]] = {
+
+def time_scale(text: str) -> float | str:
+    """Return a number, or the text if it is none: "auto" is one, and the settings know others."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
     "cache": {
         "gpu_blocks": (int, "GPU blocks; default: what the hardware leaves beside the weights"),
         "cpu_blocks": (int, "CPU blocks; default: 0, no CPU tier"),
@@ -45,6 +56,17 @@ OPTIONS: Final[dict[str, dict[str, tuple[type, str]]]] = {
         "max_blocks_per_request": (int, "refuse a request that needs more; default: all of them"),
         "swap_in": (str, "copies up: overlap with compute, or wait; default: overlap"),
     },
+    "backend": {
+        "backend": (str, "sim, in virtual time, or paddle, with real tensors; default: sim"),
+        "shape": (str, "shape of the tensors of a block; default: tiny"),
+        "device": (str, "where the GPU tier is: cpu or gpu:N; default: cpu"),
+        "ranks": (int, "workers that share the heads of the tensors; default: 1"),
+        "time_scale": (
+            time_scale,
+            "how much faster than the trace, or auto; default: auto",
+        ),
+        "forward": (str, "what a step takes: its cost, or none; default: cost"),
+    },
     "faults": {
         "fail_rate": (float, "share of operations that fail, on each rank; default: 0"),
         "delay_rate": (float, "share of operations that are late, on each rank; default: 0"),
@@ -56,7 +78,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[type, str]]]] = {
         "max_attempts": (int, "failures after which a request is given up; default: 16"),
     },
 }
-"""Group -> field of `ReplayConfig` -> its type and what `--help` says."""
+"""Group -> field of `ReplayConfig` -> how its text is read and what `--help` says."""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -77,8 +99,8 @@ def add_arguments(parser: ArgumentParser) -> None:
                 titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
 
 
-def run(arguments: Namespace) -> None:
-    """Replay, save, print."""
+def run(arguments: Namespace) -> int:
+    """Replay, save, print; return the exit code."""
     from kvsim.api import replay
     from kvsim.cli.terminal import progress_bar, show
     from kvsim.saving import check_folder
@@ -94,6 +116,9 @@ def run(arguments: Namespace) -> None:
         print(result.to_json())
     else:
         show(result, saved_to=arguments.out)
+    for fault in result.faults:
+        print(f"kvsim: {fault}", file=sys.stderr)
+    return 1 if result.faults else 0
 
 
-_METAVARS: Final = {int: "N", float: "X", str: "NAME"}
+_METAVARS: Final = {int: "N", float: "X", str: "NAME", time_scale: "X"}

@@ -6,7 +6,7 @@ from heapq import heappop
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from kvsim.backends.sim.faults import plan_faults
+from kvsim.backends.faults import plan_faults
 from kvsim.backends.sim.forwards import ForwardOp, Instance
 from kvsim.backends.sim.ledger import Clock, Ledger
 from kvsim.backends.sim.transfers import LinkTable, TransferOp
@@ -108,14 +108,14 @@ class SimBackend:
         faults = self._faults
         if type(command) is Forward:
             instance = self._instances.get(command.instance) or self._instance(command.instance)
-            fault = None if faults is None else faults.forward_fault(command)
+            fault = None if faults is None else faults.fault(command)
             forward = ForwardOp(command, instance, fault)
             self._ledger.enroll(forward)
             instance.submit(forward)
         elif type(command) is Transfer:
             traffic = self._links.traffic(command.source, command.target)
             num_bytes = self._cost.transfer_bytes(len(command.source_ids))
-            fault = None if faults is None else faults.transfer_fault(command)
+            fault = None if faults is None else faults.fault(command)
             transfer = TransferOp(command, num_bytes, traffic, fault)
             self._ledger.enroll(transfer)
             transfer.submit()

@@ -13,7 +13,7 @@ from kvsim.cost import prefill_attention_tokens
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.backends.sim.faults import Fault
+    from kvsim.backends.faults import Fault
     from kvsim.backends.sim.layers import LayerCurve
     from kvsim.backends.sim.ledger import Clock, Ledger, SimOp
     from kvsim.core.ops import Forward

@@ -12,7 +12,7 @@ from kvsim.errors import MisuseError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.backends.sim.faults import Fault
+    from kvsim.backends.faults import Fault
     from kvsim.backends.sim.layers import LayerCurve
     from kvsim.core.ops import Answer, Forward, Transfer
     from kvsim.types import OpId

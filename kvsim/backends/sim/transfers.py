@@ -16,7 +16,7 @@ from kvsim.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from kvsim.backends.sim.faults import Fault
+    from kvsim.backends.faults import Fault
     from kvsim.backends.sim.layers import LayerCurve
     from kvsim.backends.sim.ledger import Clock, Ledger, SimOp
     from kvsim.backends.sim.links import Flow

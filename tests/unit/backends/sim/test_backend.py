@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import subprocess
-import sys
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.backends import BACKENDS
 from kvsim.backends.sim import SimBackend
 from kvsim.backends.sim.forwards import first_boundary
 from kvsim.config import LinkConfig
@@ -37,14 +32,6 @@ def steps_done(simulator: SimBackend) -> list[tuple[int, int, int]]:
         for answer in drain(simulator)
         if type(answer) is Completion
     ]
-
-
-def test_the_table_names_the_class_and_imports_nothing() -> None:
-    module, name = BACKENDS["sim"].split(":")
-    assert getattr(importlib.import_module(module), name) is SimBackend
-    program = "import sys, kvsim.backends; print('kvsim.backends.sim' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
-    assert done.stdout.strip() == b"False"
 
 
 def test_time_moves_inside_wait_only() -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kvsim.backends.sim.faults import FaultPlan, plan_faults
+from kvsim.backends.faults import FaultPlan, plan_faults
 from kvsim.config import FaultConfig
 from kvsim.core.ops import Completion, Outcome
 from tests.unit.backends.sim.commands import (
@@ -141,7 +141,7 @@ def outcomes(op_ids: list[int], *, seed: int, num_ranks: int = 4) -> dict[int, s
     )
     found = {}
     for op_id in op_ids:
-        fault = plan.transfer_fault(transfer(op_id, 1, deadline_at=1))
+        fault = plan.fault(transfer(op_id, 1, deadline_at=1))
         if fault is not None:
             found[op_id] = f"{fault.delay_ns} {fault.reason} {fault.settle_ns}"
     return found
@@ -159,11 +159,11 @@ def test_a_fault_depends_on_seed_op_and_rank_and_not_on_the_order_of_calls() -> 
 @pytest.mark.parametrize("hash_seed", ["0", "1"])
 def test_a_fault_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
     program = (
-        "from kvsim.backends.sim.faults import FaultPlan;"
+        "from kvsim.backends.faults import FaultPlan;"
         "from kvsim.config import FaultConfig;"
         "from tests.unit.backends.sim.commands import transfer;"
         "plan = FaultPlan(FaultConfig(fail_rate=0.5), seed=7, num_ranks=1);"
-        "print([op for op in range(40) if plan.transfer_fault(transfer(op, 1))])"
+        "print([op for op in range(40) if plan.fault(transfer(op, 1))])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -172,5 +172,5 @@ def test_a_fault_does_not_depend_on_the_hash_seed(hash_seed: str) -> None:
         env={"PYTHONHASHSEED": hash_seed, "PYTHONPATH": "."},
     )
     plan = FaultPlan(FaultConfig(fail_rate=0.5), seed=7, num_ranks=1)
-    here = [op_id for op_id in range(40) if plan.transfer_fault(transfer(op_id, 1))]
+    here = [op_id for op_id in range(40) if plan.fault(transfer(op_id, 1))]
     assert done.stdout.decode().strip() == str(here)

@@ -1,28 +1,32 @@
-"""Seeded faults: what goes wrong with an op depends on the seed, its id and the rank alone."""
+"""Seeded faults: what goes wrong with an op depends on the seed, its id and the rank alone.
+
+So every backend that injects faults injects the same ones, in whatever order it runs its ops.
+"""
 
 from __future__ import annotations
 
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from kvsim.core.ops import Forward
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvsim.config import FaultConfig
-    from kvsim.core.ops import Forward, Transfer
+    from kvsim.core.ops import Transfer
 
 
-class Fault:
+class Fault(NamedTuple):
     """What goes wrong with one op: it fails, is late, or never answers, on one rank or several.
 
     `reason` is empty unless the op fails. `settle_ns` is None unless it hangs; then it comes to
     rest that long after its deadline.
     """
 
-    __slots__ = ("delay_ns", "reason", "settle_ns")
-
-    def __init__(self, delay_ns: int, reason: str, settle_ns: int | None) -> None:
-        self.delay_ns = delay_ns
-        self.reason = reason
-        self.settle_ns = settle_ns
+    delay_ns: int
+    reason: str
+    settle_ns: int | None
 
 
 class FaultPlan:
@@ -35,23 +39,26 @@ class FaultPlan:
         self._seed = seed
         self._num_ranks = num_ranks
 
-    def forward_fault(self, command: Forward) -> Fault | None:
-        """Return what goes wrong with a Forward, if anything."""
-        return self._fault(command) if "forward" in self._config.kinds else None
+    def fault(self, command: Forward | Transfer) -> Fault | None:
+        """Return what goes wrong with an op on all ranks together, if anything.
 
-    def transfer_fault(self, command: Transfer) -> Fault | None:
-        """Return what goes wrong with a Transfer, if anything."""
-        return self._fault(command) if "transfer" in self._config.kinds else None
-
-    def _fault(self, command: Forward | Transfer) -> Fault | None:
-        """Draw once for each rank.
-
-        A rank that hangs makes the whole op hang; without a deadline it fails, since nothing would
-        ever end it. Otherwise a rank that fails makes it fail, and one that is late makes it late.
+        A rank that hangs makes the whole op hang. Otherwise a rank that fails makes it fail, and
+        one that is late makes it late.
         """
+        return self._fault(command, range(self._num_ranks))
+
+    def rank_faults(self, command: Forward | Transfer) -> tuple[Fault | None, ...]:
+        """Return what goes wrong with an op on each rank; empty if nothing does."""
+        faults = tuple(self._fault(command, (rank,)) for rank in range(self._num_ranks))
+        return faults if any(faults) else ()
+
+    def _fault(self, command: Forward | Transfer, ranks: Iterable[int]) -> Fault | None:
+        """Draw once for each rank. What hangs without a deadline fails: nothing would end it."""
         config = self._config
+        if ("forward" if isinstance(command, Forward) else "transfer") not in config.kinds:
+            return None
         delay_ns, reason, hung_rank = 0, "", None
-        for rank in range(self._num_ranks):
+        for rank in ranks:
             # A text seeds by SHA-512, so it gives the same whatever the hash seed.
             draw = Random(f"{self._seed}:{command.op_id}:{rank}").random()
             if draw < config.fail_rate:

@@ -1,0 +1,104 @@
+"""Real tensors: blocks in Paddle's memory, moved by one worker a rank, on the wall clock."""
+
+from __future__ import annotations
+
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from kvsim.backends.faults import plan_faults
+from kvsim.backends.paddle.backend import TensorBackend, WallClock
+from kvsim.backends.paddle.content import ContentSeeds
+from kvsim.backends.paddle.copier import HostCopier
+from kvsim.backends.paddle.cuda import CudaCopier
+from kvsim.backends.paddle.memory import RankMemory
+from kvsim.backends.paddle.plans import ForwardPlanner, step_ends
+from kvsim.backends.paddle.pool import KVPool, check_memory
+from kvsim.backends.paddle.shape import find_shape
+from kvsim.backends.paddle.threads import RankThread
+from kvsim.backends.setup import ForwardTime, OpenBackend
+from kvsim.core.ops import Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kvsim.backends.paddle.copier import Copier
+    from kvsim.backends.paddle.orders import Acknowledgement
+    from kvsim.backends.setup import BackendSetup
+    from kvsim.core.ops import Forward
+
+__all__ = ["TensorBackend", "open_backend"]
+
+GPU = Place(instance=0, tier=0)
+HOST = Place(instance=0, tier=1)
+
+
+def open_backend(setup: BackendSetup) -> OpenBackend:
+    """Make the pools, start the ranks and return the backend.
+
+    Raises
+    ------
+    ConfigError
+        If Paddle or the device is not there, the shape is unknown, or the memory does not suffice.
+    """
+    shape = find_shape(setup.shape).of_rank(setup.num_ranks)
+    sizes = dict(zip((GPU, HOST), setup.tier_blocks, strict=False))
+    devices = {GPU: setup.device, HOST: "cpu"}
+    on_host = sum(num for place, num in sizes.items() if devices[place] == "cpu")
+    check_memory(on_host * shape.block_bytes * setup.num_ranks)
+    planner = ForwardPlanner(
+        setup.requests,
+        ContentSeeds(setup.requests),
+        block_size=setup.block_size,
+        slots_per_block=shape.block_size,
+        step_ends=_step_ends(setup),
+    )
+    # The pools first: the clock starts when all is ready.
+    pools = [
+        {
+            place: KVPool(shape, num_blocks, device=devices[place])
+            for place, num_blocks in sizes.items()
+            if num_blocks
+        }
+        for _ in range(setup.num_ranks)
+    ]
+    clock = WallClock()
+    acknowledgements: SimpleQueue[Acknowledgement] = SimpleQueue()
+    ranks = [
+        RankThread(
+            rank,
+            RankMemory(
+                rank=rank, shape=shape, gpu=GPU, pools=own, copier=find_copier(setup.device)
+            ),
+            clock=clock,
+            acknowledgements=acknowledgements,
+        )
+        for rank, own in enumerate(pools)
+    ]
+    backend = TensorBackend(
+        ranks,
+        acknowledgements,
+        clock=clock,
+        planner=planner,
+        places=pools[0].keys(),
+        faults=plan_faults(setup.faults, seed=setup.seed, num_ranks=setup.num_ranks),
+    )
+    return OpenBackend(
+        backend=backend,
+        rank_block_bytes=shape.block_bytes,
+        tensors=backend.figures,
+        notes=backend.notes,
+    )
+
+
+def find_copier(device: str) -> Copier:
+    """Return a copier for pools on "cpu" or "gpu:N", for one rank."""
+    if device == "cpu":
+        return HostCopier()
+    return CudaCopier(int(device.partition(":")[2]))
+
+
+def _step_ends(setup: BackendSetup) -> Callable[[Forward], tuple[int, ...]]:
+    if setup.forward is ForwardTime.NONE:
+        return lambda forward: (0,) * forward.num_steps
+    return partial(step_ends, cost=setup.cost, time_scale=setup.time_scale)

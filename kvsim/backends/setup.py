@@ -1,0 +1,109 @@
+"""What a backend is made from, and what the table of backends says about each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, TypedDict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kvsim.config import FaultConfig, LinkConfig
+    from kvsim.core.ports import Backend
+    from kvsim.cost import CostModel
+    from kvsim.types import Request
+
+
+class Clock(StrEnum):
+    """Whose time a backend's is."""
+
+    VIRTUAL = "virtual"
+    """It jumps from one event to the next: the same on every machine."""
+    WALL = "wall"
+    """The machine's own."""
+
+
+class ForwardTime(StrEnum):
+    """How long a step of a backend on the wall clock takes, beside what it does to its blocks."""
+
+    COST = "cost"
+    """What the cost model says, divided by the time scale."""
+    NONE = "none"
+    """Nothing: the run is as fast as the engine and the copies allow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSetup:
+    """What a run is about; a backend takes what it needs of it.
+
+    Parameters
+    ----------
+    requests, block_size
+        Those that the ops will name, by request id; and the tokens of a block.
+    tier_blocks
+        Capacity of each tier of the instance, nearest first; a second tier may have 0 blocks.
+    cost, host_link
+        How long steps take, and the link between the tiers, on each rank.
+    num_ranks
+        Ranks of the instance.
+    faults, seed
+        What goes wrong, and the seed that decides where.
+    shape, device
+        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, and "cpu" or "gpu:N".
+    forward, time_scale
+        On the wall clock: what a step takes, and by what the arrivals were, and the steps are to
+        be, divided.
+    """
+
+    requests: Sequence[Request]
+    block_size: int
+    tier_blocks: tuple[int, ...]
+    cost: CostModel
+    host_link: LinkConfig
+    num_ranks: int
+    faults: FaultConfig
+    seed: int
+    shape: str = "tiny"
+    device: str = "cpu"
+    forward: ForwardTime = ForwardTime.COST
+    time_scale: float = 1.0
+
+
+class TensorFigures(TypedDict):
+    """What became of the bytes.
+
+    `wrong_bytes` differ from what was computed into their block. `blocks_checked` counts every
+    block that a slice of a prompt, or a request that begins to decode, has read, on each rank.
+    `blocks_swapped` counts the blocks of transfers that are done, all ranks together as one.
+    """
+
+    wrong_bytes: int
+    blocks_checked: int
+    blocks_swapped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenBackend:
+    """A backend that is ready, and what can be asked about it after the run.
+
+    `rank_block_bytes` are the bytes of a block on each rank. `tensors` is None where there are
+    none. `notes` are for the reader of the result.
+    """
+
+    backend: Backend
+    rank_block_bytes: int
+    tensors: Callable[[], TensorFigures] | None = None
+    notes: Callable[[], Sequence[str]] = tuple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEntry:
+    """A line of the table of backends.
+
+    `opener` is "module:function", or the function: it takes a `BackendSetup` and returns an
+    `OpenBackend`. It is looked up when it is needed, so that no backend is imported in vain.
+    """
+
+    clock: Clock
+    opener: str | Callable[[BackendSetup], OpenBackend]

@@ -1,0 +1,216 @@
+"""Runs a replay: puts manager, scheduler and backend together, and keeps what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+from kvsim.analysis.records import (
+    ProgressLog,
+    RequestRecord,
+    TransferLog,
+    TransferRecord,
+    record_of,
+    record_of_instant,
+)
+from kvsim.backends import open_backend
+from kvsim.backends.setup import BackendSetup, Clock, ForwardTime
+from kvsim.collector import paused_collector
+from kvsim.core.engine import run
+from kvsim.core.instant import replay_instantly
+from kvsim.core.manager import CacheManager
+from kvsim.core.ops import Completion, Forward
+from kvsim.core.scheduler import Scheduler
+from kvsim.sizing import cost_model, without_excess
+from kvsim.trace import scale_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvsim.analysis.records import EventLog
+    from kvsim.backends.setup import TensorFigures
+    from kvsim.core.engine import TurnObserver
+    from kvsim.core.ops import Answer, Command
+    from kvsim.core.ports import EventSink, EvictionPolicy, PolicyContext
+    from kvsim.cost import RooflineCost
+    from kvsim.replay_config import ReplayConfig
+    from kvsim.trace import Trace
+    from kvsim.types import OpId, Request
+
+_LONGEST_NS: Final = 10 * 10**9
+"""What `time_scale="auto"` lets the arrivals, and the steps together, take at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is to be replayed, and with what. On the wall clock, with arrivals that are scaled."""
+
+    config: ReplayConfig
+    trace: Trace
+    new_policy: Callable[[PolicyContext], EvictionPolicy]
+    log: EventLog | None = None
+    progress: Callable[[int, int], None] | None = None
+
+    @property
+    def cost(self) -> RooflineCost:
+        """What steps and copies cost."""
+        return cost_model(self.config, self.trace.block_size)
+
+    def tell(self, num_ended: int) -> None:
+        """Say how many requests have ended."""
+        if self.progress is not None:
+            self.progress(num_ended, self.trace.num_requests)
+
+    def manager(self, sink: EventSink | None = None) -> CacheManager:
+        """Return a manager as the settings want it."""
+        config = self.config
+        cache = without_excess(config, self.trace).cache(block_size=self.trace.block_size)
+        return CacheManager(
+            cache,
+            self.new_policy,
+            rng=Random(config.seed),
+            recompute_ns=self.cost.recompute_ns,
+            transfer_timeout_ns=config.transfer_timeout_ns,
+            sink=sink,
+        )
+
+    def setup(self, tier_blocks: tuple[int, ...]) -> BackendSetup:
+        """Return what a backend is made from."""
+        config, trace = self.config, self.trace
+        is_real = config.clock is Clock.WALL
+        scale = config.time_scale
+        return BackendSetup(
+            requests=trace.requests,
+            block_size=trace.block_size,
+            tier_blocks=tier_blocks,
+            cost=self.cost,
+            host_link=config.machine.host_link,
+            num_ranks=(config.ranks or 1) if is_real else config.machine.num_gpus,
+            faults=config.faults,
+            seed=config.seed,
+            shape=config.shape or "tiny",
+            device=config.device or "cpu",
+            forward=config.forward_time,
+            time_scale=scale if isinstance(scale, int | float) else 1.0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOutcome:
+    """What a run leaves."""
+
+    records: tuple[RequestRecord, ...]
+    transfers: tuple[TransferRecord, ...] = ()
+    num_preemptions: int = 0
+    num_duplicate_blocks: int
+    rank_block_bytes: int
+    num_ranks: int
+    tensors: TensorFigures | None = None
+    notes: tuple[str, ...] = ()
+
+
+def with_time_scale(job: Job) -> Job:
+    """Return the job with its time scale found, and the times of its trace divided by it.
+
+    "auto" is the smallest whole number that brings both the arrivals and the steps, as the
+    simulator has them, down to ten seconds.
+    """
+    config = job.config
+    scale = config.time_scale
+    if not isinstance(scale, int | float):
+        arrivals_ns = job.trace.requests[-1].arrived_at
+        busy_ns = 0
+        if config.forward_time is ForwardTime.COST:
+            busy_ns = _simulated_steps_ns(job)
+        scale = max(1, ceil(max(arrivals_ns, busy_ns) / _LONGEST_NS))
+    return replace(
+        job,
+        config=replace(config, time_scale=scale),
+        trace=scale_time(job.trace, speed=scale),
+    )
+
+
+@paused_collector()
+def run_timed(job: Job) -> RunOutcome:
+    """Run a job on its backend."""
+    manager = job.manager(job.log)
+    scheduler = Scheduler(manager, job.trace.requests, job.config.scheduler(), sink=job.log)
+    setup = job.setup(manager.config.tier_blocks)
+    opened = open_backend(job.config.backend, setup)
+    transfers = TransferLog()
+    observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
+    if job.progress is not None:
+        observer = ProgressLog(transfers, scheduler.ended, job.tell)
+    try:
+        run(scheduler, opened.backend, observer=observer)
+    finally:
+        opened.backend.close()
+    if job.config.clock is Clock.WALL:
+        manager.check()  # real time comes in orders that no simulation has tried
+    job.tell(job.trace.num_requests)
+    ended = sorted(map(record_of, scheduler.ended), key=lambda record: record.request.request_id)
+    return RunOutcome(
+        records=tuple(ended),
+        transfers=tuple(transfers.records),
+        num_preemptions=scheduler.num_preemptions,
+        num_duplicate_blocks=manager.num_duplicate_blocks,
+        rank_block_bytes=opened.rank_block_bytes,
+        num_ranks=setup.num_ranks,
+        tensors=None if opened.tensors is None else opened.tensors(),
+        notes=tuple(opened.notes()),
+    )
+
+
+@paused_collector()
+def run_instantly(job: Job) -> RunOutcome:
+    """Run a job without a backend, one request after another."""
+    manager = job.manager(job.log)
+    records = tuple(map(record_of_instant, replay_instantly(manager, _counted(job))))
+    job.tell(job.trace.num_requests)
+    return RunOutcome(
+        records=records,
+        num_duplicate_blocks=manager.num_duplicate_blocks,
+        rank_block_bytes=job.cost.transfer_bytes(1),
+        num_ranks=job.config.machine.num_gpus,
+    )
+
+
+def _counted(job: Job) -> Iterator[Request]:
+    for request in job.trace.requests:
+        if not request.request_id % 64:
+            job.tell(request.request_id)
+        yield request
+
+
+class _StepTimes:
+    """A `TurnObserver` that adds up how long the Forwards took."""
+
+    def __init__(self) -> None:
+        self.total_ns = 0
+        self._open: set[OpId] = set()
+
+    def turn(self, now: int, commands: Sequence[Command], answers: Sequence[Answer]) -> None:
+        """Take note of the Forwards of one turn."""
+        del now
+        self._open.update(each.op_id for each in commands if isinstance(each, Forward))
+        for answer in answers:
+            if isinstance(answer, Completion) and answer.op_id in self._open:
+                self._open.remove(answer.op_id)
+                self.total_ns += answer.finished_at - answer.started_at
+
+
+@paused_collector()
+def _simulated_steps_ns(job: Job) -> int:
+    """Return how long all steps of a job take together in the simulator."""
+    job = replace(job, config=job.config.simulated(), log=None, progress=None)
+    manager = job.manager()
+    scheduler = Scheduler(manager, job.trace.requests, job.config.scheduler())
+    opened = open_backend("sim", job.setup(manager.config.tier_blocks))
+    times = _StepTimes()
+    try:
+        run(scheduler, opened.backend, observer=times)
+    finally:
+        opened.backend.close()
+    return times.total_ns
