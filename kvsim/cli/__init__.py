@@ -20,12 +20,13 @@ _BROKEN_PIPE: Final = 141  # 128 + SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
-    0: done. 2: the input or the options cannot be used; one line on stderr says why. 130: stopped
-    by Ctrl-C. Nothing is left half written in either case.
+    0: done. 1: done, and what was looked for is not so. 2: the input or the options cannot be
+    used; one line on stderr says why. 130: stopped by Ctrl-C. Nothing is left half written in
+    either case.
     """
     try:
         arguments = parse(build_parser(), sys.argv[1:] if argv is None else argv)
-        arguments.run(arguments)
+        code: int | None = arguments.run(arguments)
         sys.stdout.flush()
     except SystemExit as done:  # argparse has printed the help or the version
         return done.code if isinstance(done.code, int) else 0
@@ -42,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has seen enough. Python would complain at exit, flushing it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
-    return 0
+    return code or 0
 
 
 def _complain(problem: str) -> None:
