@@ -155,7 +155,10 @@ def decode_turn_or_end(body: bytes) -> Turn | End:
 
 def shown(value: object) -> str:
     """Return a short form of any value, on one line, for messages."""
-    text = ascii(value) if isinstance(value, str | bytes) else repr(value)
+    try:
+        text = ascii(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deeply"
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
 
 

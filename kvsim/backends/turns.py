@@ -67,12 +67,9 @@ class RecordingError(UserError):
         frame: int | None = None,
         offset: int | None = None,
     ) -> None:
-        where = f"{path}"
-        if frame is not None:
-            where += f": frame {frame}"
-        if offset is not None:
-            where += f" at byte {offset}"
-        super().__init__(f"{where}: {problem}")
+        where = "" if frame is None else f"frame {frame}, "
+        where += "" if offset is None else f"byte {offset}: "
+        super().__init__(f"{path}: {where}{problem}")
         self.problem, self.path, self.frame, self.offset = problem, str(path), frame, offset
 
 
@@ -198,7 +195,7 @@ class TurnReader:
         self._stream = stream
         self.path = path
         self._crc = 0
-        self._num_frames = 0
+        self._frame_index = -1
         self._began_at = 0
         self._offset = 0
         self._read_first_line()
@@ -243,6 +240,7 @@ class TurnReader:
         self._offset = len(line)
 
     def _frame(self, decode: Callable[[bytes], _Frame]) -> _Frame:
+        self._frame_index += 1
         self._began_at = self._offset
         size = int.from_bytes(self._read(4))
         if size > LARGEST_FRAME_BYTES:
@@ -255,11 +253,9 @@ class TurnReader:
                 f"damaged: the checksum is {told:08x}, of what was read it is {self._crc:08x}"
             )
         try:
-            frame = decode(body)
+            return decode(body)
         except BadValueError as error:
             raise self._error(str(error)) from error
-        self._num_frames += 1
-        return frame
 
     def _read(self, num_bytes: int) -> bytes:
         data = self._stream.read(num_bytes)
@@ -272,5 +268,5 @@ class TurnReader:
 
     def _error(self, problem: str) -> RecordingError:
         return RecordingError(
-            problem, path=self.path, frame=self._num_frames, offset=self._began_at
+            problem, path=self.path, frame=self._frame_index, offset=self._began_at
         )
