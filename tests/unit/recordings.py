@@ -49,13 +49,16 @@ BUSY = ReplayConfig(
 def busy_trace(num_requests: int = 120) -> Trace:
     """Return requests that share prefixes and want more blocks than there are; some give up.
 
+    Request 7 can never fit into 14 blocks.
+
     Keys are texts, the hashes of which differ from process to process.
     """
     rng = Random(3)
     requests = []
     at = 0
     for request_id in range(num_requests):
-        text = "".join(rng.choice("ab") for _ in range(rng.randint(1, 5)))
+        length = 20 if request_id == 7 else rng.randint(1, 5)
+        text = "".join(rng.choice("ab") for _ in range(length))
         requests.append(
             Request(
                 request_id=request_id,
