@@ -131,7 +131,7 @@ def recorder(path: str | PathLike[str], config: ReplayConfig, trace: Trace) -> I
     outcome = _Outcome()
     try:
         with (
-            new_files(file.parent, last=file.name) as folder,
+            new_files(file.absolute().parent, last=file.name) as folder,
             (folder / file.name).open("wb", buffering=_BUFFER_BYTES) as stream,
         ):
             writer = TurnWriter(stream, file, _header(config, trace), trace.requests)

@@ -390,7 +390,11 @@ def test_without_msgspec_one_line_says_how_to_get_it(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['msgspec'] = None\n"
         "from kvsim.cli import main\n"
-        "from kvsim.backends import recorded, turns\n"  # can be imported all the same
+        "from pathlib import Path\n"
+        "from kvsim.errors import ConfigError\n"
+        "from tests.unit.recordings import record_story\n"  # can be imported all the same
+        "try: record_story(Path(sys.argv[1] + 'new'))\n"
+        "except ConfigError as error: print(error)\n"
         "sys.exit(main(['rerun', sys.argv[1]]))\n"
     )
     done = subprocess.run(
@@ -400,7 +404,6 @@ def test_without_msgspec_one_line_says_how_to_get_it(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        "kvsim: recordings need msgspec, which is not installed: pip install 'kvsim[workers]'\n"
-    )
+    problem = "recordings need msgspec, which is not installed: pip install 'kvsim[workers]'\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, problem, f"kvsim: {problem}")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
