@@ -110,9 +110,12 @@ def encode(value: object) -> bytes:
     ------
     BadValueError
         If something in it is of another type, or too large.
+    ConfigError
+        If msgspec is not installed.
     """
+    codec = _codec()
     try:
-        return _codec().encode(value)
+        return codec.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise BadValueError(str(error)) from error
 

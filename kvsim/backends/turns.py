@@ -39,8 +39,8 @@ FORMAT: Final = 1
 """Version of the format that is written, and the only one that is read."""
 
 LARGEST_FRAME_BYTES: Final = 1 << 26
-"""Bound of a body. A turn of the public traces takes less than 64 KiB; a file that claims more
-than this is damaged, and must not make the reader take all memory."""
+"""Bound of a body. The longest turn of Mooncake's traces takes 10 kB; a file that claims more than
+this is damaged, and must not make the reader take all memory."""
 
 _MAGIC: Final = b"kvsim-turns "
 _LONGEST_FIRST_LINE: Final = 32

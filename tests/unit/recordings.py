@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kvsim.backends.turn_codec import End, Header, Turn
+    from kvsim.core.ops import Answer, Command
     from kvsim.core.ports import Backend, BlockPolicy, EventSink, EvictionPolicy
     from kvsim.policies.registry import PolicyMaker
 
@@ -144,6 +146,43 @@ def rewrite(
 
 def read(data: bytes, path: Path) -> list[Turn]:
     """Return the turns of a recording given as bytes."""
-    from io import BytesIO
-
     return list(TurnReader(BytesIO(data), path))
+
+
+class Around:
+    """A backend that passes everything on, and does something when a call has come so often."""
+
+    def __init__(self, inner: Backend, call: str, after: int, then: Callable[[], None]) -> None:
+        self.inner = inner
+        self.call = call
+        self.left = after
+        self.then = then
+
+    def count(self, call: str) -> None:
+        if call == self.call:
+            self.left -= 1
+            if self.left < 0:
+                self.then()
+
+    def now(self) -> int:
+        self.count("now")
+        return self.inner.now()
+
+    def submit(self, command: Command) -> None:
+        self.count("submit")
+        self.inner.submit(command)
+
+    def wait(self, until: int | None) -> Sequence[Answer]:
+        self.count("wait")
+        return self.inner.wait(until)
+
+    def close(self) -> None:
+        self.inner.close()
+        self.count("close")
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def then() -> None:
+        raise error
+
+    return then

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvsim.cli import main
-from tests.unit.recordings import BUSY, STORY, busy_trace, contents, record, record_story
+from tests.unit.recordings import (
+    BUSY,
+    STORY,
+    Around,
+    busy_trace,
+    contents,
+    raising,
+    record,
+    record_story,
+)
 from tests.unit.stories import back_from_below
-from tests.unit.test_recording_failures import Around, raising
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -24,6 +24,8 @@ from kvsim.events import AttemptEnded, BlocksRemoved, RequestEnded
 from kvsim.policies.lru import LRU
 from kvsim.presets import find_hardware, find_model
 from kvsim.recording import rerun
+from kvsim.replay_config import ReplayConfig
+from kvsim.trace import load
 from tests.unit.recordings import (
     BUSY,
     STORY,
@@ -74,7 +76,7 @@ def test_much_does_go_wrong_in_it(busy: Path) -> None:
     reasons = {each.reason.value for each in events if isinstance(each, AttemptEnded)}
     assert reasons >= {"finished", "preempted", "restarted"}
     ends = {each.status for each in events if isinstance(each, RequestEnded)}
-    assert ends == {"finished", "cancelled"}
+    assert ends == {"finished", "cancelled", "refused"}
     causes = {each.cause.value for each in events if isinstance(each, BlocksRemoved)}
     assert causes >= {"evicted", "demoted", "promoted"}
 
@@ -134,6 +136,14 @@ def test_any_run_is_decided_again_alike(
     again = rerun(path)
     assert again.difference is None
     assert again.ended_well
+
+
+def test_a_public_trace_with_two_tiers_is_decided_again_alike(
+    public_traces: Path, tmp_path: Path
+) -> None:
+    trace = load(public_traces / "mooncake" / "conversation_trace.jsonl", limit=2000)
+    record(tmp_path / "a", trace, ReplayConfig(gpu_blocks=1939, cpu_blocks=5818))
+    assert rerun(tmp_path / "a").identical
 
 
 def test_a_model_and_a_machine_of_ones_own_come_back(tmp_path: Path) -> None:

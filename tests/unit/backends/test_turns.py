@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from io import BytesIO
 from itertools import pairwise
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 import msgspec
@@ -17,103 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim import events as ev
-from kvsim.backends.turn_codec import End, Failure, Header, Turn, encode, tagged
+from kvsim.backends.turn_codec import Turn, encode, tagged
 from kvsim.backends.turns import LARGEST_FRAME_BYTES, RecordingError, TurnReader, TurnWriter
 from kvsim.core import ops
-from kvsim.types import PartialRule, Request
 from tests.unit.recordings import read, record_story
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable
+    from pathlib import Path
 
-ROOT = Path(__file__).parents[3]
-PATH = Path("run.turns")
-FIRST_LINE = b"kvsim-turns 1\n"
-HEADER = Header("0.1.0", {}, "t", "f", None, 4, PartialRule.COUNT, 0)
-
-ints = st.integers(-(2**63), 2**64 - 1)
-texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
-keys = st.recursive(
-    ints | texts | st.binary(max_size=17),
-    lambda each: st.lists(each, max_size=3).map(tuple),
-    max_leaves=5,
-)
-
-
-def tuples(each: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
-    return st.lists(each, max_size=3).map(tuple)
-
-
-ids, many_keys = tuples(ints), tuples(keys)
-deadlines = st.none() | ints
-places = st.builds(ops.Place, instance=ints, tier=ints)
-slices = st.builds(ops.Slice, ints, ints, ints, ints, ids, st.booleans())
-members = st.builds(ops.Member, ints, ints, ints, ids)
-gates, outcomes = st.sampled_from(ops.Gate), st.sampled_from(ops.Outcome)
-KINDS: dict[type, st.SearchStrategy[Any]] = {
-    ops.Forward: st.builds(
-        ops.Forward, ints, ints, ints, tuples(slices), tuples(members), ids,
-        tuples(st.tuples(ints, ids)), ints, ints, ids, gates, deadlines,
-    ),
-    ops.Transfer: st.builds(
-        ops.Transfer, ints, places, places, ids, ids, tuples(st.tuples(ints, ints)), ids, gates,
-        st.booleans(), deadlines,
-    ),
-    ops.Cancel: st.builds(ops.Cancel, ints),
-    ops.Completion: st.builds(ops.Completion, ints, outcomes, ints, ints, ints, ids, texts),
-    ops.Settled: st.builds(ops.Settled, ints, ints),
-    ev.RequestRefused: st.builds(ev.RequestRefused, ints, ints, ints, ints),
-    ev.RequestAdmitted: st.builds(
-        ev.RequestAdmitted, ints, ints, ints, tuples(many_keys), ids, ids
-    ),
-    ev.AttemptEnded: st.builds(ev.AttemptEnded, ints, ints, ints, st.sampled_from(ev.EndReason)),
-    ev.RequestEnded: st.builds(ev.RequestEnded, ints, ints, texts),
-    ev.FillIssued: st.builds(ev.FillIssued, ints, ints, ints, many_keys, ids),
-    ev.TransferIssued: st.builds(
-        ev.TransferIssued, ints, ints, ints, many_keys, ids, ids, st.booleans()
-    ),
-    ev.OpAnswered: st.builds(ev.OpAnswered, ints, ints, texts),
-    ev.BlocksStored: st.builds(ev.BlocksStored, ints, many_keys, ids),
-    ev.BlocksRemoved: st.builds(ev.BlocksRemoved, ints, many_keys, st.sampled_from(ev.RemoveCause)),
-}  # fmt: skip
-COMMANDS, ANSWERS, EVENTS = map(get_args, (ops.Command, ops.Answer, ev.Event))
-commands, answers, events = (
-    st.one_of([KINDS[kind] for kind in kinds]) for kinds in (COMMANDS, ANSWERS, EVENTS)
-)
-turns = st.builds(Turn, ints, tuples(commands), tuples(answers), tuples(events))
-requests = st.builds(
-    Request,
-    request_id=ints,
-    arrived_at=ints,
-    block_keys=many_keys,
-    num_input_tokens=ints,
-    num_output_tokens=ints,
-    session_id=st.none() | texts,
-    priority=ints,
-    cancelled_at=deadlines,
-    next_use_at=st.none() | ids,
-)
-scalars = st.none() | st.booleans() | ints | st.floats(allow_nan=False) | texts
-settings = st.dictionaries(texts, scalars | st.dictionaries(texts, scalars, max_size=2), max_size=3)
-headers = st.builds(
-    Header, texts, settings, texts, texts, st.none() | texts, ints, st.sampled_from(PartialRule)
-)  # fmt: skip
-failures = st.builds(Failure, texts, texts, st.booleans())
-
-
-def written(
-    header: Header = HEADER,
-    told: Sequence[Request] = (),
-    run: Sequence[Turn] = (),
-    failure: Failure | None = None,
-) -> bytes:
-    stream = BytesIO()
-    writer = TurnWriter(stream, PATH, header._replace(num_requests=len(told)), told)
-    for turn in run:
-        writer.turn(*turn)
-    writer.end(failure)
-    assert writer.num_bytes == len(stream.getvalue())
-    return stream.getvalue()
+from tests.unit.backends.turn_values import FIRST_LINE, HEADER, PATH, scalars, texts, turns, written
 
 
 def framed(*bodies: bytes) -> bytes:
@@ -152,34 +61,6 @@ def complaint(data: bytes) -> str:
     assert message.startswith("run.turns: ")
     assert "\n" not in message
     return message.removeprefix("run.turns: ")
-
-
-@given(headers, st.lists(requests, max_size=3), st.lists(turns, max_size=3), failures | st.none())
-def test_what_is_written_comes_back(
-    header: Header, told: list[Request], run: list[Turn], failure: Failure | None
-) -> None:
-    reader = TurnReader(BytesIO(written(header, told, run, failure)), PATH)
-    assert reader.header == header._replace(num_requests=len(told))
-    assert list(reader.requests) == told
-    assert list(reader) == run
-    assert reader.end == End(len(run), failure)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@given(st.data())
-def test_a_value_comes_back_as_its_own_type_to_the_last_part(
-    kind: type, data: st.DataObject
-) -> None:
-    # The repr, since an equal tuple of another type is equal, and so is True to 1.
-    value = data.draw(KINDS[kind])
-    turn = Turn(
-        now=0,
-        commands=(value,) if kind in COMMANDS else (),
-        answers=(value,) if kind in ANSWERS else (),
-        events=(value,) if kind in EVENTS else (),
-    )
-    (back,) = read(written(run=[turn]), PATH)
-    assert repr(back) == repr(turn)
 
 
 def test_the_bytes_are_those_of_the_documentation() -> None:
@@ -348,28 +229,6 @@ def test_a_value_of_any_kind_in_any_place_is_read_or_refused(
     assert written(run=back) == changed
 
 
-@pytest.mark.parametrize(
-    "key", [1.5, None, True, frozenset([1]), 2**64, -(2**63) - 1, (1, (2.5,)), PATH, "\ud800"]
-)
-def test_a_block_key_that_would_not_come_back_is_refused(key: Hashable) -> None:
-    request = Request(
-        request_id=7, arrived_at=0, block_keys=[1, key], num_input_tokens=8, num_output_tokens=1
-    )
-    with pytest.raises(RecordingError, match=r"^run\.turns: .*cannot be recorded: "):
-        written(told=[request])
-
-
-def test_a_key_that_is_nested_without_end_is_refused() -> None:
-    key: tuple[object, ...] = ()
-    for _ in range(10_000):
-        key = (key,)
-    request = Request(
-        request_id=7, arrived_at=0, block_keys=[key], num_input_tokens=4, num_output_tokens=1
-    )
-    with pytest.raises(RecordingError, match="block key 0 of request 7 must be a 64-bit integer"):
-        written(told=[request])
-
-
 def test_a_frame_longer_than_the_bound_is_not_written() -> None:
     turn = Turn(0, (), (), (ev.RequestEnded(0, 0, "x" * LARGEST_FRAME_BYTES),))
     with pytest.raises(RecordingError, match=r"frame 1 \(turn\) cannot be recorded: 6710\d+ bytes"):
@@ -384,26 +243,3 @@ class FullDisk(BytesIO):
 def test_a_stream_that_takes_nothing_is_told() -> None:
     with pytest.raises(RecordingError, match="cannot be written: No space left on device"):
         TurnWriter(FullDisk(), PATH, HEADER, ())
-
-
-def test_without_msgspec_one_line_says_how_to_get_it(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['msgspec'] = None\n"
-        "from kvsim.cli import main\n"
-        "from pathlib import Path\n"
-        "from kvsim.errors import ConfigError\n"
-        "from tests.unit.recordings import record_story\n"  # can be imported all the same
-        "try: record_story(Path(sys.argv[1] + 'new'))\n"
-        "except ConfigError as error: print(error)\n"
-        "sys.exit(main(['rerun', sys.argv[1]]))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(record_story(tmp_path / "a"))],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    problem = "recordings need msgspec, which is not installed: pip install 'kvsim[workers]'\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, problem, f"kvsim: {problem}")
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
