@@ -44,10 +44,21 @@ def load_run_file(path: str | PathLike[str]) -> ReplayConfig:
     except (ValueError, RecursionError) as error:
         raise ConfigError(_toml_problem(file, text, str(error))) from error
     try:
-        check_names(table)
-        return ReplayConfig().with_settings(_with_shapes(table))
+        return config_of(table)
     except UserError as error:
         raise ConfigError(f"{_place(file, text, error)}: {error}") from error
+
+
+def config_of(table: Table) -> ReplayConfig:
+    """Return the settings in a table, as a run file or `ReplayConfig.to_dict` has them.
+
+    Raises
+    ------
+    UserError
+        If a key is unknown or a value impossible.
+    """
+    check_names(table)
+    return ReplayConfig().with_settings(_with_shapes(table))
 
 
 def _text(file: Path) -> str:

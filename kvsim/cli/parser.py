@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import replay
+from kvsim.cli import replay, rerun
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-COMMANDS = {"replay": replay}
-"""Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`."""
+COMMANDS = {"replay": replay, "rerun": rerun}
+"""Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
+the exit code; None is 0."""
 
 
 class OneLineParser(ArgumentParser):

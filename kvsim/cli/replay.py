@@ -88,6 +88,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="save run.json, the two tables and the plots there"
     )
+    parser.add_argument(
+        "--record", metavar="FILE", help="keep the turns of the engine there, to decide them again"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="decide the recorded run again, and compare"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON value, no table")
     for group, options in OPTIONS.items():
         titled = parser.add_argument_group(group)
@@ -109,7 +115,14 @@ def run(arguments: Namespace) -> int:
         check_folder(arguments.out)  # better now than after an hour
     settings = {name: getattr(arguments, name) for options in OPTIONS.values() for name in options}
     with progress_bar("replay") as progress:
-        result = replay(arguments.trace, config=arguments.config, progress=progress, **settings)
+        result = replay(
+            arguments.trace,
+            config=arguments.config,
+            record=arguments.record,
+            verify=arguments.verify,
+            progress=progress,
+            **settings,
+        )
     if arguments.out is not None:
         result.save(arguments.out)
     if arguments.json:
