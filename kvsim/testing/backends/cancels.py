@@ -137,9 +137,10 @@ def the_batch_changes_whatever_becomes_of_the_forward(stage: Stage) -> None:
     run.drain()
     going_on = run.submit(write.decode(2, 1))
     emptied = run.submit(write.prefill())
-    run.finish()
+    run.drain()
     for op_id in (going_on, emptied):
         run.completion(op_id, Outcome.DONE, sentence=Sentence.DIFFERENCE_HOLDS)
+    run.finish()
 
 
 CHECKS: Final = (

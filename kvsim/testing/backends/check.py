@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Final
 
+from kvsim.errors import BackendContractError
 from kvsim.testing.backends.contract import broken
 from kvsim.testing.backends.scenario import spec_requests
 from kvsim.testing.backends.spec import BackendSpec, BackendTraits
@@ -138,8 +139,10 @@ class BackendCheck:
         thread = Thread(target=play, name=f"check {self.name}", daemon=True)
         thread.start()
         thread.join(traits.patience_s)
-        if errors:
-            raise errors[0]
+        for error in errors:
+            if not isinstance(error, BackendContractError):
+                error.add_note(f'In {self.name}, {log.call}. The contract: "{log.sentence}"')
+            raise error
         if thread.is_alive():
             broken(log.sentence, f"{log.call} has not returned after {traits.patience_s:g} s")
         return CheckResult(name=self.name, sentence=self.sentence.value)

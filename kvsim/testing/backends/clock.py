@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvsim.types import OpId
 
 TIMED_OUT = Outcome.TIMED_OUT
+_NUM_WAITS: Final = 100  # of a tick each, for a run of nine
 
 
 def the_clock_never_goes_back(stage: Stage) -> None:
@@ -64,8 +65,10 @@ def a_wait_ends_with_an_answer_or_at_its_limit(stage: Stage) -> None:
     run.submit(run.write.prefill())
     run.drain()
     op_id = run.submit(run.write.decode(3, 0))
-    while op_id not in run.completions:
+    for _ in range(_NUM_WAITS):
         run.wait(run.now() + run.ticks(1))
+        if op_id in run.completions:
+            break
     run.submit(run.write.copy_down(0))
     run.wait(run.now() + run.ticks(100_000))
     run.finish()

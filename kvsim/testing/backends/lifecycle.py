@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from kvsim.core.ops import Outcome
+from kvsim.errors import BackendContractError
 from kvsim.testing.backends.belongings import belongings
 from kvsim.testing.backends.check import LONG_STEP_TICKS, LONG_STEPS, check
 from kvsim.testing.backends.contract import Sentence, broken
@@ -79,6 +80,13 @@ def a_close_leaves_nothing_behind(stage: Stage) -> None:
 def backends_side_by_side_do_not_disturb_each_other(stage: Stage) -> None:
     """Submit the same ops to two, in turn; close one while the other has work."""
     one, other = stage.start(), stage.start()
+    try:
+        _work_in_turn(one, other)
+    except BackendContractError as error:
+        raise BackendContractError(Sentence.SIDE_BY_SIDE, error.problem) from error
+
+
+def _work_in_turn(one: Witness, other: Witness) -> None:
     for request_id in range(3):
         for run in (one, other):
             run.submit(run.write.prefill())
@@ -91,7 +99,7 @@ def backends_side_by_side_do_not_disturb_each_other(stage: Stage) -> None:
     other.finish()
     for run in (one, other):
         for op_id in run.commands:
-            run.completion(op_id, Outcome.DONE, sentence=Sentence.SIDE_BY_SIDE)
+            run.completion(op_id, Outcome.DONE, sentence=Sentence.ENDS_DONE)
 
 
 def _set_to_work(run: Witness) -> None:

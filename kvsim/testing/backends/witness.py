@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from kvsim.core.ops import Cancel, Completion, Forward, Gate, Outcome, Settled
-from kvsim.errors import MisuseError
+from kvsim.errors import BackendContractError, MisuseError
 from kvsim.testing.backends.contract import Sentence, broken, require
 from kvsim.testing.backends.scenario import Scenario
 
@@ -82,7 +82,12 @@ class Witness:
 
     def submit(self, command: Command) -> OpId:
         """Submit a command; return the id of its op."""
-        self._pass_on(command)
+        try:
+            self._pass_on(command)
+        except MisuseError as error:
+            sentence = Sentence.IDLE_CANCEL if isinstance(command, Cancel) else Sentence.MISUSE
+            problem = f"submit({_name(command)}) was refused ({error})"
+            raise BackendContractError(sentence, problem) from error
         if isinstance(command, Cancel):
             self.cancelled.add(command.op_id)
         else:
@@ -162,7 +167,10 @@ class Witness:
         """Close the backend. Idempotent, as `Backend.close` must be."""
         self.is_closed = True
         self._log.enter(Sentence.CLOSE, "close()")
-        self._backend.close()
+        try:
+            self._backend.close()
+        except MisuseError as error:
+            raise BackendContractError(Sentence.CLOSE, f"close() raised {error!r}") from error
 
     def completion(self, op_id: OpId, *outcomes: Outcome, sentence: Sentence) -> Completion:
         """Return the answer to an op; `sentence` is broken if it has none of `outcomes`."""
