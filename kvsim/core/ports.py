@@ -34,9 +34,9 @@ class Backend(Protocol):
     outcome.
 
     The finish time of an answer lies between the last `now()` and the next: an op that ended
-    unseen before the last is dated then. Finish times never decrease from one answer to the next.
-    Times are ints, and `started_at <= finished_at`. Layers finish in order, between the start and
-    the finish of their op. Backends side by side do not disturb each other.
+    unseen before the last is dated then. Times are ints, and `started_at <= finished_at`. Layers
+    finish in order, between the start and the finish of their op. Backends side by side do not
+    disturb each other.
     """
 
     def now(self) -> int:

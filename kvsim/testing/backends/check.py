@@ -132,20 +132,27 @@ class BackendCheck:
         def play() -> None:
             try:
                 with ExitStack() as closing:
-                    self.play(Stage(make_backend, traits, log, closing))
+                    self._play(Stage(make_backend, traits, log, closing), log)
             except BaseException as error:  # raised again, in the caller's thread
                 errors.append(error)
 
         thread = Thread(target=play, name=f"check {self.name}", daemon=True)
         thread.start()
         thread.join(traits.patience_s)
-        for error in errors:
-            if not isinstance(error, BackendContractError):
-                error.add_note(f'In {self.name}, {log.call}. The contract: "{log.sentence}"')
-            raise error
+        if errors:
+            raise errors[0]
         if thread.is_alive():
             broken(log.sentence, f"{log.call} has not returned after {traits.patience_s:g} s")
         return CheckResult(name=self.name, sentence=self.sentence.value)
+
+    def _play(self, stage: Stage, log: CallLog) -> None:
+        try:
+            self.play(stage)
+        except BackendContractError:
+            raise
+        except BaseException as error:  # one of the backend's own
+            error.add_note(f'In {self.name}, {log.call}. The contract: "{log.sentence}"')
+            raise
 
 
 def check(play: Callable[[Stage], None], sentence: Sentence, *needs: str) -> BackendCheck:

@@ -39,7 +39,6 @@ class Sentence(StrEnum):
         "The finish time of an answer lies between the last `now()` and the next: an op that ended"
         " unseen before the last is dated then."
     )
-    FINISH_ORDER = "Finish times never decrease from one answer to the next."
     TIMES = "Times are ints, and `started_at <= finished_at`."
     LAYER_ORDER = "Layers finish in order, between the start and the finish of their op."
     SIDE_BY_SIDE = "Backends side by side do not disturb each other."

@@ -44,7 +44,7 @@ class Witness:
     completions, settled
         The answers, by op.
     in_flight
-        Ops that still owe an answer.
+        Ops that still owe an answer; none once the backend is closed.
 
     Raises
     ------
@@ -56,7 +56,6 @@ class Witness:
         self._backend = backend
         self._log = log
         self._read_at: int | None = None
-        self._answered_at = 0
         self._rested_at: dict[OpId, int] = {}
         self.spec = spec
         self.write = Scenario(spec)
@@ -65,7 +64,6 @@ class Witness:
         self.completions: dict[OpId, Completion] = {}
         self.settled: dict[OpId, Settled] = {}
         self.in_flight: set[OpId] = set()
-        self.is_closed = False
 
     def now(self) -> int:
         """Read the time."""
@@ -122,13 +120,6 @@ class Witness:
             self._take(answer, before, after)
             order.append((answer.finished_at, answer.op_id))
         require(order == sorted(order), Sentence.WAIT, f"{call} returned (time, op id)s {order}")
-        if order and order[0][0] < self._answered_at:
-            broken(
-                Sentence.FINISH_ORDER,
-                f"{call} returned an answer of {order[0][0]} after one of {self._answered_at}",
-            )
-        if order:
-            self._answered_at = order[-1][0]
         return answers
 
     def wait_ticks(self, num_ticks: int) -> None:
@@ -165,18 +156,19 @@ class Witness:
 
     def close(self) -> None:
         """Close the backend. Idempotent, as `Backend.close` must be."""
-        self.is_closed = True
-        self._log.enter(Sentence.CLOSE, "close()")
+        sentence = Sentence.CLOSE_IN_FLIGHT if self.in_flight else Sentence.CLOSE
+        self._log.enter(sentence, "close()")
         try:
             self._backend.close()
         except MisuseError as error:
-            raise BackendContractError(Sentence.CLOSE, f"close() raised {error!r}") from error
+            raise BackendContractError(sentence, f"close() raised {error!r}") from error
+        self.in_flight.clear()
 
     def completion(self, op_id: OpId, *outcomes: Outcome, sentence: Sentence) -> Completion:
         """Return the answer to an op; `sentence` is broken if it has none of `outcomes`."""
         answer = self.completions[op_id]
         if answer.outcome not in outcomes:
-            wanted = " or ".join(outcomes)
+            wanted = " or ".join(outcome.name for outcome in outcomes)
             broken(sentence, f"{_name(self.commands[op_id])} ended {_ending(answer)}, not {wanted}")
         return answer
 
@@ -334,6 +326,8 @@ class Witness:
 
     def _blame(self, sentence: Sentence) -> NoReturn:
         """Report that ops in flight are not answered, by what they waited for."""
+        what = f"wait(None) returned nothing, with {_ops(self.in_flight)} in flight"
+        require(not self._backend.wait(None), Sentence.EMPTY_WAIT, f"{what}, and then an answer")
         for op_id in sorted(self.in_flight):
             if op_id in self.completions:
                 broken(Sentence.ONE_SETTLED, f"op {op_id} has timed out and never settles")
@@ -345,7 +339,7 @@ class Witness:
                         f"{_name(self.commands[op_id])} is not answered, though op"
                         f" {predecessor_id}, which it waits for, ended {_ending(other)}",
                     )
-        broken(sentence, f"wait(None) returned nothing, with {_ops(self.in_flight)} in flight")
+        broken(sentence, what)
 
 
 def _name(command: Command) -> str:

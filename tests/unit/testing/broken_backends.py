@@ -15,10 +15,10 @@ from kvsim.errors import MisuseError
 from tests.conformance.makers import make_simulator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
+    from kvsim.backends.sim import SimBackend
     from kvsim.core.ops import Answer, Command
-    from kvsim.core.ports import Backend
     from kvsim.testing import BackendSpec
 
 DONE, FAILED = Outcome.DONE, Outcome.FAILED
@@ -287,6 +287,26 @@ class ClosesOnce(Right):
         super().close()
 
 
+class ClosesOnlyWhenIdle(Right):
+    """Refuses to close while an op has not been answered."""
+
+    num_open = 0
+
+    def submit(self, command: Command) -> None:
+        super().submit(command)
+        self.num_open += not isinstance(command, Cancel)
+
+    def completion(self, answer: Completion) -> list[Answer]:
+        self.num_open -= 1
+        return [answer]
+
+    def close(self) -> None:
+        if self.num_open:
+            self.num_open = 0  # the second time it gives in
+            raise MisuseError("ops are in flight")
+        super().close()
+
+
 class LeavesAThread(Right):
     """Has a thread that ends when it is told to, and is told so by the tests only."""
 
@@ -302,7 +322,7 @@ class LeavesAProcess(Right):
 
     def __init__(self, spec: BackendSpec) -> None:
         super().__init__(spec)
-        program = [sys.executable, "-S", "-c", "input()"]
+        program = [sys.executable, "-S", "-c", "import sys; sys.stdin.read()"]
         self.children.append(subprocess.Popen(program, stdin=subprocess.PIPE))
 
 
@@ -324,14 +344,18 @@ class LeavesSharedMemory(Right):
         self.segments.append(Path(name))
 
 
-def shares_all() -> Callable[[BackendSpec], Backend]:
-    """Return a maker of backends that are one and the same while they are like each other."""
-    made: dict[str, Right] = {}
+class IsShared(Right):
+    """Has one simulator for all that are alike."""
 
-    def make(spec: BackendSpec) -> Backend:
-        return made.setdefault(repr(spec), Right(spec))
+    simulators: Final[dict[str, SimBackend]] = {}
 
-    return make
+    def __init__(self, spec: BackendSpec) -> None:
+        super().__init__(spec)
+        self.simulator = self.simulators.setdefault(repr(spec), self.simulator)
+
+    def close(self) -> None:
+        super().close()
+        self.simulators.pop(repr(self.spec), None)
 
 
 def clean_up() -> None:
