@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import BackendContractError
 from kvsim.testing.backends.contract import broken
-from kvsim.testing.backends.scenario import spec_requests
-from kvsim.testing.backends.spec import BackendSpec, BackendTraits
+from kvsim.testing.backends.spec import BackendTraits
 from kvsim.testing.backends.witness import CallLog, Witness
 
 if TYPE_CHECKING:
@@ -19,13 +18,12 @@ if TYPE_CHECKING:
     from kvsim.config import FaultConfig
     from kvsim.core.ports import Backend
     from kvsim.testing.backends.contract import Sentence
+    from kvsim.testing.backends.spec import BackendSpec
 
 LONG_STEPS: Final = 500
 LONG_STEP_TICKS: Final = 4
 """A run of 500 steps of 4 ticks is not over before a Cancel is heard: 4 s of real time."""
 
-_NUM_REQUESTS: Final = 96
-_NUM_BLOCKS: Final = 768  # each op takes fresh ones; the largest check has some 250 ops of 2 blocks
 _DEFAULT_TRAITS: Final = BackendTraits()
 
 
@@ -48,22 +46,7 @@ class Stage:
         self, *, step_ticks: int = 2, copy_ticks: int = 1, faults: FaultConfig | None = None
     ) -> Witness:
         """Make a backend; return it with a witness before it."""
-        traits = self.traits
-        long_run_blocks = 4 * (LONG_STEPS // traits.block_size + 1)
-        spec = BackendSpec(
-            num_instances=traits.num_instances,
-            num_ranks=traits.num_ranks,
-            num_layers=traits.num_layers,
-            block_size=traits.block_size,
-            num_gpu_blocks=_NUM_BLOCKS + long_run_blocks,
-            num_cpu_blocks=_NUM_BLOCKS,
-            requests=spec_requests(_NUM_REQUESTS, block_size=traits.block_size),
-            step_ns=step_ticks * traits.tick_ns,
-            copy_ns=copy_ticks * traits.tick_ns,
-            faults=faults,
-            seed=traits.seed,
-            tick_ns=traits.tick_ns,
-        )
+        spec = self.traits.spec(step_ticks=step_ticks, copy_ticks=copy_ticks, faults=faults)
         witness = Witness(self._make_backend(spec), spec, self._log)
         self._closing.callback(witness.close)
         return witness

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from kvsim.config import FaultConfig
 from kvsim.core.ops import Outcome
 from kvsim.testing.backends.check import LONG_STEP_TICKS, LONG_STEPS, check
-from kvsim.testing.backends.contract import Sentence, require
+from kvsim.testing.backends.contract import Sentence, broken, require
 
 if TYPE_CHECKING:
     from kvsim.testing.backends.check import Stage
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvsim.types import OpId
 
 TIMED_OUT = Outcome.TIMED_OUT
+_LATE_STEPS: Final = (15, 60, 240)
 _NUM_WAITS: Final = 100  # of a tick each, for a run of nine
 
 
@@ -148,6 +149,23 @@ def a_deadline_is_missed_when_it_has_passed(stage: Stage) -> None:
     run.completion(early, Outcome.DONE, sentence=Sentence.ENDS_DONE)
 
 
+def a_deadline_does_not_wait_for_the_op(stage: Stage) -> None:
+    """Look for the answer of a late run before the run is over, if need be of longer ones."""
+    run = stage.start(step_ticks=4)
+    run.submit(run.write.prefill())
+    run.drain()
+    for num_steps in _LATE_STEPS:
+        end_at = run.now() + num_steps * run.spec.step_ns
+        late = run.submit(run.write.decode(num_steps, 0, deadline_at=run.now() + run.ticks(6)))
+        run.finish()
+        answer = run.completion(late, TIMED_OUT, sentence=Sentence.DEADLINE)
+        if answer.finished_at < end_at:
+            return
+        run.submit(run.write.prefill())  # the request leaves: what it has got is not known
+    problem = f"forward {late} missed its deadline of {run.commands[late].deadline_at}, and was"
+    broken(Sentence.DEADLINE, f"{problem} answered at {answer.finished_at}, when it was over")
+
+
 def a_deadline_may_have_passed_at_the_submit(stage: Stage) -> None:
     """Submit a run too late: it misses its deadline then, and not before."""
     run = stage.start(step_ticks=4)
@@ -192,6 +210,7 @@ CHECKS: Final = (
     check(all_ends_by_waiting_alone, Sentence.PROGRESS),
     check(a_submit_does_not_wait_for_the_op, Sentence.SUBMIT, "steps_take_time"),
     check(a_deadline_is_missed_when_it_has_passed, Sentence.DEADLINE, "steps_take_time"),
+    check(a_deadline_does_not_wait_for_the_op, Sentence.DEADLINE, "steps_take_time"),
     check(a_deadline_may_have_passed_at_the_submit, Sentence.DEADLINE, "steps_take_time"),
     check(an_op_that_hangs_times_out_and_settles, Sentence.ONE_SETTLED, "can_fail"),
 )

@@ -2,33 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.core.ops import Completion, Forward, Gate, Member, Outcome, Place, Slice, Transfer
 from kvsim.errors import MisuseError
-from kvsim.types import Request
 
 if TYPE_CHECKING:
     from kvsim.core.ops import Answer
     from kvsim.testing.backends.spec import BackendSpec
     from kvsim.types import BlockId, OpId, RequestId
-
-NUM_PROMPT_BLOCKS: Final = 2
-NUM_OUTPUT_TOKENS: Final = 1 << 12  # more than any scenario decodes
-
-
-def spec_requests(num_requests: int, *, block_size: int) -> tuple[Request, ...]:
-    """Return requests whose prompts are two whole blocks each and share none."""
-    return tuple(
-        Request(
-            request_id=i,
-            arrived_at=0,
-            block_keys=tuple(NUM_PROMPT_BLOCKS * i + j for j in range(NUM_PROMPT_BLOCKS)),
-            num_input_tokens=NUM_PROMPT_BLOCKS * block_size,
-            num_output_tokens=NUM_OUTPUT_TOKENS,
-        )
-        for i in range(num_requests)
-    )
 
 
 class _Copy(NamedTuple):

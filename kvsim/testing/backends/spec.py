@@ -3,13 +3,58 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import ConfigError
+from kvsim.types import Request
 
 if TYPE_CHECKING:
     from kvsim.config import FaultConfig
-    from kvsim.types import Request
+
+_NUM_REQUESTS: Final = 96
+_NUM_PROMPT_BLOCKS: Final = 2
+_NUM_OUTPUT_TOKENS: Final = 1 << 12  # more than any scenario decodes
+_NUM_BLOCKS: Final = 768  # of each tier: ops take fresh ones, and the largest check has 260 ops
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendSpec:
+    """The backend that a check asks for.
+
+    Parameters
+    ----------
+    num_instances
+        Ops name the instances from 0 to here; each has a GPU tier (0) and a CPU tier (1).
+    num_ranks, num_layers, block_size
+        Of each instance.
+    num_gpu_blocks, num_cpu_blocks
+        Of each instance: block ids in ops are below these.
+    requests
+        Those that ops name: `Slice.request_id` is a position in here. No two share a block, and
+        prompts are whole blocks, so that token t of a request is in block `t // block_size` of
+        its table, output tokens too.
+    step_ns
+        How long each step of a Forward shall take.
+    copy_ns
+        About how long a Transfer shall take; no check relies on it.
+    faults, seed
+        What goes wrong, on each rank; None: nothing.
+    tick_ns
+        The unit that the times of the check are multiples of.
+    """
+
+    num_instances: int
+    num_ranks: int
+    num_layers: int
+    block_size: int
+    num_gpu_blocks: int
+    num_cpu_blocks: int
+    requests: tuple[Request, ...]
+    step_ns: int
+    copy_ns: int
+    faults: FaultConfig | None
+    seed: int
+    tick_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,42 +103,34 @@ class BackendTraits:
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} must be positive, not {getattr(self, name)!r}")
 
+    def spec(
+        self, *, step_ticks: int = 2, copy_ticks: int = 1, faults: FaultConfig | None = None
+    ) -> BackendSpec:
+        """Return the specification of a backend with these traits, for a check or your own test."""
+        size = self.block_size
+        return BackendSpec(
+            num_instances=self.num_instances,
+            num_ranks=self.num_ranks,
+            num_layers=self.num_layers,
+            block_size=size,
+            num_gpu_blocks=_NUM_BLOCKS + -(-_NUM_OUTPUT_TOKENS // size),
+            num_cpu_blocks=_NUM_BLOCKS,
+            requests=tuple(_request(i, size) for i in range(_NUM_REQUESTS)),
+            step_ns=step_ticks * self.tick_ns,
+            copy_ns=copy_ticks * self.tick_ns,
+            faults=faults,
+            seed=self.seed,
+            tick_ns=self.tick_ns,
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackendSpec:
-    """The backend that a check asks for.
 
-    Parameters
-    ----------
-    num_instances
-        Ops name the instances from 0 to here; each has a GPU tier (0) and a CPU tier (1).
-    num_ranks, num_layers, block_size
-        Of each instance.
-    num_gpu_blocks, num_cpu_blocks
-        Of each instance: block ids in ops are below these.
-    requests
-        Those that ops name: `Slice.request_id` is a position in here. No two share a block, and
-        prompts are whole blocks, so that token t of a request is in block `t // block_size` of
-        its table, output tokens too.
-    step_ns
-        How long each step of a Forward shall take.
-    copy_ns
-        About how long a Transfer shall take; no check relies on it.
-    faults, seed
-        What goes wrong, on each rank; None: nothing.
-    tick_ns
-        The unit that the times of the check are multiples of.
-    """
-
-    num_instances: int
-    num_ranks: int
-    num_layers: int
-    block_size: int
-    num_gpu_blocks: int
-    num_cpu_blocks: int
-    requests: tuple[Request, ...]
-    step_ns: int
-    copy_ns: int
-    faults: FaultConfig | None
-    seed: int
-    tick_ns: int
+def _request(request_id: int, block_size: int) -> Request:
+    """Return a request whose prompt is two whole blocks that no other has."""
+    first = _NUM_PROMPT_BLOCKS * request_id
+    return Request(
+        request_id=request_id,
+        arrived_at=0,
+        block_keys=tuple(range(first, first + _NUM_PROMPT_BLOCKS)),
+        num_input_tokens=_NUM_PROMPT_BLOCKS * block_size,
+        num_output_tokens=_NUM_OUTPUT_TOKENS,
+    )

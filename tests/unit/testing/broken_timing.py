@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING
 
-from kvsim.core.ops import Cancel, Completion, Forward, Gate
+from kvsim.core.ops import Cancel, Completion, Forward, Gate, Outcome, Settled
 from tests.unit.testing.broken_backends import Right
 
 if TYPE_CHECKING:
@@ -72,6 +72,30 @@ class TimesOutEarly(Right):
             early_at = max(0, command.deadline_at - self.spec.tick_ns)
             command = command._replace(deadline_at=early_at)
         super().submit(command)
+
+
+class TimesOutLate(Right):
+    """Notices that an op has missed its deadline when it comes to rest."""
+
+    def __init__(self, spec: BackendSpec) -> None:
+        super().__init__(spec)
+        self.late: dict[int, Completion] = {}
+
+    def wait(self, until: int | None) -> Sequence[Answer]:
+        while not (answers := super().wait(until)) and self.late:
+            if until is not None and self.now() >= until:
+                break
+        return answers
+
+    def completion(self, answer: Completion) -> list[Answer]:
+        if answer.outcome is not Outcome.TIMED_OUT:
+            return [answer]
+        self.late[answer.op_id] = answer
+        return []
+
+    def settled(self, answer: Settled) -> list[Answer]:
+        late = self.late.pop(answer.op_id)
+        return [late._replace(finished_at=answer.finished_at), answer]
 
 
 class KnowsNoDeadline(Right):
