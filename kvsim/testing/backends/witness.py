@@ -100,7 +100,7 @@ class Witness:
     def refuses(self, command: Command, why: str) -> None:
         """Submit a command that must be refused."""
         try:
-            self._pass_on(command)
+            self._pass_on(command, Sentence.MISUSE)
         except MisuseError:
             return
         broken(Sentence.MISUSE, f"submit() took a command that it must refuse: {why}")
@@ -192,9 +192,9 @@ class Witness:
                     )
                 last[command.instance] = op_id
 
-    def _pass_on(self, command: Command) -> None:
+    def _pass_on(self, command: Command, sentence: Sentence = Sentence.SUBMIT) -> None:
         call = f"submit({_name(command)})"
-        self._log.enter(Sentence.SUBMIT, call)
+        self._log.enter(sentence, call)
         given = cast("Callable[[Command], object]", self._backend.submit)(command)
         require(given is None, Sentence.SUBMIT, f"{call} returned {given!r}")
 
