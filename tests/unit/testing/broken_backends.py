@@ -103,7 +103,8 @@ class SettlesTwice(Right):
 
 class SettlesWithoutTimeout(Right):
     def completion(self, answer: Completion) -> list[Answer]:
-        return [answer, Settled(answer.op_id, answer.finished_at)]
+        settled = [Settled(answer.op_id, answer.finished_at)] if answer.outcome is DONE else []
+        return [answer, *settled]
 
 
 # -- how ops end
@@ -194,6 +195,15 @@ class CountsStepsOfTheCancelled(CancelsWhatHasStarted):
     def completion(self, answer: Completion) -> list[Answer]:
         is_cancelled = answer.outcome is Outcome.CANCELLED
         return [answer._replace(steps_done=1) if is_cancelled else answer]
+
+
+class DoesNothingWhenCancelled(CancelsWhatHasStarted):
+    """Says of a cancelled run that it is done, with no step."""
+
+    def completion(self, answer: Completion) -> list[Answer]:
+        if answer.op_id in self.cancelled and answer.steps_done:
+            return [answer._replace(steps_done=0)]
+        return [answer]
 
 
 class ClaimsStepsItHadNoTimeFor(CancelsWhatHasStarted):

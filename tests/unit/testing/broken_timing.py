@@ -34,6 +34,18 @@ class IgnoresGates(Right):
         super().submit(command)
 
 
+class IgnoresLayerGates(Right):
+    """Ignores one kind of gate, and does not show it in the times of layers."""
+
+    def submit(self, command: Command) -> None:
+        if not isinstance(command, Cancel) and command.gate is Gate.LAYER:
+            command = command._replace(after=())
+        super().submit(command)
+
+    def completion(self, answer: Completion) -> list[Answer]:
+        return [answer._replace(layers_finished_at=())]
+
+
 class TakesEveryGateForLayers(Right):
     def submit(self, command: Command) -> None:
         if not isinstance(command, Cancel):
