@@ -82,6 +82,7 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
         planner=planner,
         places=pools[0].keys(),
         faults=plan_faults(setup.faults, seed=setup.seed, num_ranks=setup.num_ranks),
+        record_layers=setup.record_layers,
     )
     return OpenBackend(
         backend=backend,

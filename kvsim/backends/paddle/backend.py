@@ -17,7 +17,7 @@ from kvsim.backends.paddle.orders import (
     RankDone,
     TransferOrder,
 )
-from kvsim.core.ops import Forward, Outcome, Transfer
+from kvsim.core.ops import Forward, Gate, Outcome, Transfer
 from kvsim.errors import ConfigError, MisuseError
 
 if TYPE_CHECKING:
@@ -46,6 +46,11 @@ class WallClock:
     def __call__(self) -> int:
         """Return the time."""
         return monotonic_ns() - self._start_ns
+
+
+def _is_held(op: OpenOp) -> bool:
+    """Whether an op may start on no rank before others have ended on all of them."""
+    return op.command.gate is Gate.OP and op.num_open_before > 0
 
 
 class TensorBackend:
@@ -95,7 +100,12 @@ class TensorBackend:
         self._planner = planner
         self._places = places
         self._faults = faults
-        self._ledger = Ledger(tell=self._tell_all, at_rest=self._rest, records_layers=record_layers)
+        self._ledger = Ledger(
+            tell=self._tell_all,
+            at_rest=self._rest,
+            ready=self._go_on,
+            records_layers=record_layers,
+        )
         self._queue: deque[OpenOp] = deque()  # Forwards; the first may be on the ranks
         self._is_closed = False
         self._num_wrong_bytes = self._num_checked_blocks = self._num_swapped_blocks = 0
@@ -135,7 +145,7 @@ class TensorBackend:
                     raise ConfigError(f"there is no pool at {place}")
             self._ledger.check(command)
             op = self._ledger.enroll(command, self._clock())
-            if self._ledger.is_open(command.op_id):
+            if self._ledger.is_open(command.op_id) and not _is_held(op):
                 self._send(op, self._transfer_order(command))
         else:
             self._ledger.cancel(command.op_id, self._clock())
@@ -235,11 +245,18 @@ class TensorBackend:
                 self._planner.take_difference(op.command)
                 queue.popleft()
                 continue
+            if _is_held(op):
+                return
             order = self._planner.plan(
                 op.command, after=self._still_open(op.command), faults=self._faults_of(op.command)
             )
             op.num_checked_blocks = order.num_checked_blocks * len(self._ranks)
             self._send(op, order)
+
+    def _go_on(self, op: OpenOp) -> None:
+        """Send a Transfer that was held back; a Forward is when its turn comes."""
+        if isinstance(op.command, Transfer) and not op.is_on_ranks:
+            self._send(op, self._transfer_order(op.command))
 
     def _rest(self, op: OpenOp) -> None:
         """Go on after an op that has come to rest; what it read counts if its result does."""
