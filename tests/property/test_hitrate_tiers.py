@@ -41,7 +41,7 @@ def plane_hits(trace: Trace, mode: str, *sizes: int) -> tuple[int, ...]:
     return tuple(figures[name]["block"]["hits"] for name in plane.names)
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(trace=traces(), gpu=SIZES[0], cpu=SIZES[1])
 def test_exclusive_tiers_are_one_stack_cut_in_two(trace: Trace, gpu: int, cpu: int) -> None:
     # Requests longer than the GPU tier included: their tail goes to the CPU.
@@ -49,7 +49,7 @@ def test_exclusive_tiers_are_one_stack_cut_in_two(trace: Trace, gpu: int, cpu: i
     assert plane_hits(trace, "exclusive", gpu, cpu) == naive
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(trace=traces(), sizes=st.tuples(SIZES[0], *[SIZES[1]] * 2))
 def test_three_exclusive_tiers_are_cut_at_the_running_sums(
     trace: Trace, sizes: tuple[int, int, int]
@@ -58,7 +58,7 @@ def test_three_exclusive_tiers_are_cut_at_the_running_sums(
     assert plane_hits(trace, "exclusive", *sizes) == naive
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(trace=traces(), gpu=SIZES[0], cpu=SIZES[1])
 def test_inclusive_tiers_are_two_cuts_of_one_stack(trace: Trace, gpu: int, cpu: int) -> None:
     naive = sums(inclusive_hits(paths_of(trace), gpu, cpu))
