@@ -106,20 +106,31 @@ def find_pieces(trace: Trace) -> Pieces:
             if owner is None:
                 break
             old = paths[owner]
-            end = _shared_until(old, path, start)
+            size = len(old)
+            end = size if size < length else length  # `min` is a call, in the hottest loop
+            if end <= start or old[end - 1] != path[end - 1]:
+                low = start + 1
+                while low < end:
+                    middle = (low + end) >> 1
+                    if old[middle] == path[middle]:
+                        low = middle + 1
+                    else:
+                        end = middle
+                end = low
+            # Chained keys that agree at `end` agree before it; these may not be chained.
             top = start - 1 if start else 0
             if old[top:end] != path[top:end]:
                 raise _not_chained(trace, request)
             pieces.append((end, owner))
-            if end < len(old):
+            if end < size:
                 head[old[end]] = owner
             start = end
         previous.append(pieces)
         if length:
             head[path[0]] = request
-    pieces_found = Pieces(previous=previous, lengths=list(map(len, paths)))
-    _require_chained(trace, paths, pieces_found.known())
-    return pieces_found
+    found = Pieces(previous=previous, lengths=list(map(len, paths)))
+    _require_chained(trace, paths, found.known())
+    return found
 
 
 def number_nodes(trace: Trace) -> NodePaths:
@@ -167,21 +178,6 @@ def _key_paths(trace: Trace) -> list[KeyPath]:
         what = "full blocks" if paths else "requests"
         raise UserError(f"trace {trace.name} has no {what}: there is nothing to hit")
     return paths
-
-
-def _shared_until(old: KeyPath, new: KeyPath, start: int) -> int:
-    """Return up to which position two chained paths agree that agree at `start`."""
-    end = min(len(old), len(new))
-    low = start + 1
-    if end <= low or old[end - 1] == new[end - 1]:
-        return max(end, low)
-    while low < end:
-        middle = (low + end) >> 1
-        if old[middle] == new[middle]:
-            low = middle + 1
-        else:
-            end = middle
-    return low
 
 
 def _require_chained(trace: Trace, paths: Sequence[KeyPath], known: Sequence[int]) -> None:
