@@ -219,13 +219,9 @@ def sampled_replay(
     Source: C. A. Waldspurger et al., "Efficient MRC construction with SHARDS", FAST 2015, for the
     scaled cache; the draw along the path and the hot blocks are ours.
     """
-    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if not is_number or not 0 < rate <= 1:
-        raise ConfigError(f"rate must be a share of the blocks above 0 and up to 1, not {rate!r}")
     chosen = checked_capacities(capacities)
     name, make, needs_future = policy_factory(policy)
-    if not isinstance(policy, str) and not callable(policy):
-        raise ConfigError(f"policy must be a class or a name to be sampled, not one {name} object")
+    _check(rate, policy, name)
     tally = Tally(trace, warmup)
     nodes = number_nodes(trace)
     requests = (annotate_next_use(trace) if needs_future else trace).requests
@@ -255,6 +251,14 @@ def sampled_replay(
         num_blocks=len(nodes.parent) - 1,
         error=KNOWN_ERRORS.get(name),
     )
+
+
+def _check(rate: float, policy: AnyPolicy, name: str) -> None:
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not is_number or not 0 < rate <= 1:
+        raise ConfigError(f"rate must be a share of the blocks above 0 and up to 1, not {rate!r}")
+    if not isinstance(policy, str) and not callable(policy):
+        raise ConfigError(f"policy must be a class or a name to be sampled, not one {name} object")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
