@@ -12,9 +12,7 @@ pieces are its preferred paths, O(log n) new ones a request, amortised.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvsim.core.tree import ROOT
@@ -136,40 +134,31 @@ def find_pieces(trace: Trace) -> Pieces:
 def number_nodes(trace: Trace) -> NodePaths:
     """Give each block of a trace a node.
 
+    By pieces, so that no key is looked up but the first of each.
+
     Raises
     ------
     UserError
         As `find_pieces`.
     """
-    node_of: dict[BlockKey, NodeId] = {}
+    pieces = find_pieces(trace)
     parent: list[NodeId] = [ROOT]
     key_of: list[BlockKey] = [None]
     paths: list[list[NodeId]] = []
-    known: list[int] = []
-    first_nodes: list[NodeId] = []  # the first node that each request added
-    find = node_of.get
-    for request, keys in enumerate(_key_paths(trace)):
-        nodes = list(map(find, keys, repeat(ROOT)))
-        num_known = nodes.index(ROOT) if ROOT in nodes else len(nodes)
-        if num_known:
-            owner = bisect_right(first_nodes, nodes[num_known - 1]) - 1
-            if paths[owner][:num_known] != nodes[:num_known]:
-                raise _not_chained(trace, request)
-        first = len(parent)
-        first_nodes.append(first)
-        if num_known < len(keys):
-            new = keys[num_known:]
+    for request, found in zip(trace.requests, pieces.previous, strict=True):
+        nodes: list[NodeId] = []
+        for end, owner in found:
+            nodes += paths[owner][len(nodes) : end]
+        new = request.block_keys[len(nodes) :]
+        if new:
+            first = len(parent)
             fresh = list(range(first, first + len(new)))
-            node_of.update(zip(new, fresh, strict=True))
-            if len(node_of) != fresh[-1]:
-                raise _not_chained(trace, request)
-            parent.append(nodes[num_known - 1] if num_known else ROOT)
+            parent.append(nodes[-1] if nodes else ROOT)
             parent += fresh[:-1]
             key_of += new
-            nodes[num_known:] = fresh
+            nodes += fresh
         paths.append(nodes)
-        known.append(num_known)
-    return NodePaths(paths=paths, parent=parent, key_of=key_of, known=known)
+    return NodePaths(paths=paths, parent=parent, key_of=key_of, known=pieces.known())
 
 
 def _key_paths(trace: Trace) -> list[KeyPath]:

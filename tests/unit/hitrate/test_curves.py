@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -223,9 +221,3 @@ def test_each_request_of_a_replay_has_its_row() -> None:
     assert repr(found) == "<HitReplay lru on story, 10 blocks; prefix_token 87.50%>"  # 14 of 16
     assert found.to_dict()["hits"] == found.hits
     assert "87.50%" in found._repr_html_()
-
-
-def test_importing_the_lab_loads_no_heavy_package() -> None:
-    code = "import sys, kvsim.hitrate; print({'matplotlib', 'numpy', 'pandas'} & {*sys.modules})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "set()\n"
