@@ -40,7 +40,7 @@ def test_the_optimum_is_what_a_search_finds(
     assert curve.counts[0]["block"].gpu == best
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trace=traces(), capacity=st.integers(1, 12))
 @pytest.mark.parametrize("policy", policy_names())
 def test_no_policy_has_more_hits_than_the_optimum(policy: str, trace: Trace, capacity: int) -> None:
@@ -62,7 +62,7 @@ def test_more_room_never_costs_the_optimum_a_hit(residency: str, trace: Trace) -
     assert rates[-1] == curve.infinite["block"].figure()["rate"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trace=traces(), capacity=st.integers(1, 12), warmup=st.sampled_from([0.0, 0.3]))
 @pytest.mark.parametrize("policy", policy_names())
 def test_every_reference_has_one_cause(
@@ -76,7 +76,7 @@ def test_every_reference_has_one_cause(
         assert sum(counts.values()) == found[definition].total
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trace=traces(max_requests=30), capacity=st.integers(6, 14))
 @pytest.mark.parametrize("policy", policy_names())
 def test_the_lab_hits_what_the_core_hits_with_nothing_in_flight(

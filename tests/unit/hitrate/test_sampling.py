@@ -5,7 +5,7 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kvsim
@@ -24,6 +24,7 @@ CAPACITIES = [500, 2_000]
 
 
 @pytest.mark.parametrize("policy", policy_names())
+@settings(max_examples=20)
 @given(trace=traces(), capacity=st.integers(1, 12))
 def test_a_sample_of_everything_is_exact(policy: str, trace: Trace, capacity: int) -> None:
     sample = sampled_replay(trace, policy, [capacity], 1.0)
