@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import replay, rerun
+from kvsim.cli import curve, plane, replay, rerun
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-COMMANDS = {"replay": replay, "rerun": rerun}
+COMMANDS = {
+    "replay": replay,
+    "rerun": rerun,
+    "curve": curve,
+    "plane": plane,
+}
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
 the exit code; None is 0."""
 
