@@ -138,11 +138,11 @@ def run_timed(job: Job) -> RunOutcome:
     manager = job.manager(job.log)
     scheduler = Scheduler(manager, job.trace.requests, job.config.scheduler(), sink=job.log)
     setup = job.setup(manager.config.tier_blocks)
-    opened = open_backend(job.config.backend, setup)
     transfers = TransferLog()
     observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
     if job.progress is not None:
         observer = ProgressLog(transfers, scheduler.ended, job.tell)
+    opened = open_backend(job.config.backend, setup)
     try:
         run(scheduler, opened.backend, observer=observer)
     finally:
