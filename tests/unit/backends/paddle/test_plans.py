@@ -171,7 +171,7 @@ def test_a_prompt_in_pieces_then_decoding_writes_each_slot_with_its_first_token(
         planner.advance(1)
         naive.num_tokens, op_id = end, op_id + 1
     table = list(naive.table[: naive.layout.num_blocks(num_input + 1)])
-    difference = {"joined": (Member(0, 0, num_input, tuple(table)),)}
+    joined: tuple[Member, ...] = (Member(0, 0, num_input, tuple(table)),)
     left = num_output - 1
     while left:
         num_steps = rng.randint(1, left)
@@ -180,19 +180,19 @@ def test_a_prompt_in_pieces_then_decoding_writes_each_slot_with_its_first_token(
         grown = ((0, more),) if more else ()
         table += more
         order = planner.plan(
-            forward(op_id, num_steps=num_steps, grown=grown, **difference), after=(), faults=()
+            forward(op_id, num_steps=num_steps, grown=grown, joined=joined), after=(), faults=()
         )
         first = naive.num_tokens
         done = rng.randint(0, num_steps)  # the others were not: cut, or lost on a rank
         before = set(naive.written)
         writes = naive.compute(first, first + num_steps)
-        expect(order, num_slots, writes=writes, reads=naive.read(first) if difference else [])
-        assert order.num_checked_blocks == (naive.num_blocks(first) if difference else 0)
-        assert order.peeks.block_ids.tolist() == ([] if difference else naive.begun(first))
+        expect(order, num_slots, writes=writes, reads=naive.read(first) if joined else [])
+        assert order.num_checked_blocks == (naive.num_blocks(first) if joined else 0)
+        assert order.peeks.block_ids.tolist() == ([] if joined else naive.begun(first))
         naive.written = before
         naive.compute(first, first + done)
         planner.advance(done)
-        naive.num_tokens, left, difference, op_id = first + done, left - done, {}, op_id + 1
+        naive.num_tokens, left, joined, op_id = first + done, left - done, (), op_id + 1
 
 
 def test_a_matched_prompt_writes_nothing_and_reads_it_all() -> None:
@@ -229,7 +229,8 @@ def test_requests_that_share_blocks_read_what_the_other_has_written() -> None:
 
 def members_at(planner: ForwardPlanner, op_id: int) -> list[int]:
     """Return the blocks of all members, by a Forward that changes nothing."""
-    return planner.plan(forward(op_id), after=(), faults=()).peeks.block_ids.tolist()
+    order = planner.plan(forward(op_id), after=(), faults=())
+    return [int(each) for each in order.peeks.block_ids]
 
 
 def test_members_join_leave_and_come_again() -> None:

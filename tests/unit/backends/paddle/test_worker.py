@@ -310,7 +310,8 @@ def test_many_ops_take_turns_and_each_has_its_own_time() -> None:
     """Steps of 4, 8, ... 400 ns and as many copies, all begun together."""
     steps = [forward_order(i, step_ends_ns=(4 * i,)) for i in range(1, 101)]
     copies = [transfer_order(200 + i, after=(i,), gate=Gate.LAYER) for i in range(1, 101)]
-    told = Told(*((0, order) for order in (*steps, *copies)))
+    orders: list[Order] = [*steps, *copies]
+    told = Told(*((0, order) for order in orders))
     at = {row[0]: row[2] for row in told.ends()}
     assert at == {**{i: 4 * i for i in range(1, 101)}, **{200 + i: 4 * i for i in range(1, 101)}}
 
