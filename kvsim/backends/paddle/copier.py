@@ -75,7 +75,7 @@ class HostCopier:
                 out[:] = words_in[:num_rows]
             else:
                 # "clip" because the default mode makes a copy of `out` first; see `check_rows`.
-                np.take(words_in, source_rows, axis=0, out=out, mode="clip")
+                words_in.take(source_rows, 0, out, "clip")
         elif source_rows is None:
             words_out[target_rows] = words_in[:num_rows]
         else:
@@ -98,7 +98,9 @@ def check_rows(region: Region, rows: Rows | None, num_rows: int, row_bytes: int)
         first, last = 0, num_rows - 1
     elif len(rows) != num_rows:
         raise CopyError(f"{num_rows} rows asked for, {len(rows)} named")
-    elif not num_rows or int(rows.view(np.uint64).max()) < num_there:  # a negative one is huge so
+    elif (
+        not num_rows or np.maximum.reduce(rows.view(np.uint64)) < num_there
+    ):  # a negative one is huge so
         return
     else:
         first, last = int(rows.min()), int(rows.max())

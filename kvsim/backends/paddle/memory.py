@@ -109,27 +109,25 @@ class RankMemory:
 
         In this order, as attention does: a slice may read what another of the same Forward writes.
         """
-        self._write_blocks(order.writes, layer)
-        self.write_slots(order.slot_writes, layer)
+        if len(order.writes.block_ids):
+            self._write_blocks(order.writes, layer)
+        if len(order.slot_writes.slots):
+            self.write_slots(order.slot_writes, layer)
         self.check_layer(order, tally, layer)
 
     def check_layer(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
         """Compare what a Forward attends to in a layer with what must be there."""
-        reads, pattern = order.reads, self._block_patterns[layer]
-        rows = reads.block_ids * self._shape.num_layers + layer
-        for part, words in self._parts(len(rows), self._shape.layer_bytes):
-            self._fetch(rows[part], words)
-            words ^= pattern
-            words ^= reads.seeds[part, None]
-            self._judge(words, order, reads.block_ids[part], tally, layer)
-        self._check_slots(order, order.slot_reads, tally, layer)
-        if layer == order.op_id % self._shape.num_layers:
+        if len(order.reads.block_ids):
+            self._check_blocks(order, tally, layer)
+        if len(order.slot_reads.slots):
+            self._check_slots(order, tally, layer)
+        if len(order.peeks.block_ids) and layer == order.op_id % self._shape.num_layers:
             self._check_peeks(order, tally, layer)
 
     def write_slots(self, slots: Slots, layer: int) -> None:
         """Write single tokens."""
         for part, words in self._parts(len(slots.slots), self._slot_bytes):
-            np.take(self._slot_patterns[layer], slots.slots[part], axis=0, out=words, mode="clip")
+            self._slot_patterns[layer].take(slots.slots[part], 0, words, "clip")
             words ^= slots.seeds[part, None]
             rows = self._slot_rows(slots.block_ids[part], slots.slots[part], layer)
             self._store(rows, words.reshape(len(rows), -1))
@@ -141,7 +139,17 @@ class RankMemory:
             np.bitwise_xor(blocks.seeds[part, None], pattern, out=words)
             self._store(rows[part], words)
 
-    def _check_slots(self, order: ForwardOrder, slots: Slots, tally: Tally, layer: int) -> None:
+    def _check_blocks(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
+        reads, pattern = order.reads, self._block_patterns[layer]
+        rows = reads.block_ids * self._shape.num_layers + layer
+        for part, words in self._parts(len(rows), self._shape.layer_bytes):
+            self._fetch(rows[part], words)
+            words ^= pattern
+            words ^= reads.seeds[part, None]
+            self._judge(words, order, reads.block_ids[part], tally, layer)
+
+    def _check_slots(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
+        slots = order.slot_reads
         for part, words in self._parts(len(slots.slots), self._slot_bytes):
             rows = self._slot_rows(slots.block_ids[part], slots.slots[part], layer)
             self._fetch(rows, words.reshape(len(rows), -1))

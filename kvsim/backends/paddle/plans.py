@@ -64,7 +64,8 @@ class _Work:
 class _Decoding:
     """A decoding request: its table with the content of each block, and where its next token lies.
 
-    `begun` are the blocks of the table that hold a token.
+    Kept, because most steps change none of it: `begun`, the blocks of the table that hold a token,
+    which are the same until `begun_until`; and `next_write_at`. Both are positions in the table.
     """
 
     def __init__(self, member: Member, layout: BlockLayout, seeds: ContentSeeds) -> None:
@@ -74,7 +75,9 @@ class _Decoding:
         self.block_ids = list(member.block_ids)
         self._seeds = seeds
         self.table = table_of(member.request_id, self.block_ids, seeds)
-        self.begun = Blocks(self.table.block_ids[:0], self.table.seeds[:0])
+        self.begun = concatenated(())
+        self.begun_until = 0
+        self.next_write_at = -1
 
     def grow(self, block_ids: Sequence[BlockId]) -> None:
         """Append blocks to the table."""
@@ -140,7 +143,8 @@ class ForwardPlanner:
                 num_checked += self._read(member.request_id, member.table, member.num_tokens, reads)
             else:
                 peeks.append(self._begun(member))
-            self._decode(member, forward.num_steps, writes)
+            if self._next_write_at(member) < member.position + forward.num_steps:
+                self._decode(member, forward.num_steps, writes)
         return ForwardOrder(
             op_id=forward.op_id,
             after=after,
@@ -200,10 +204,19 @@ class ForwardPlanner:
         return num_blocks
 
     def _begun(self, member: _Decoding) -> Blocks:
-        num_blocks = -(-member.position // self._block_size)
-        if len(member.begun.block_ids) != num_blocks:
+        if member.position > member.begun_until:
+            num_blocks = -(-member.position // self._block_size)
             member.begun = Blocks(*(column[:num_blocks] for column in member.table))
+            member.begun_until = num_blocks * self._block_size
         return member.begun
+
+    def _next_write_at(self, member: _Decoding) -> int:
+        """Return the position of the next token that lies in a slot of its own."""
+        if member.position > member.next_write_at:
+            size, num_slots = self._block_size, self._slots_per_block
+            next_slot = -(-member.position * num_slots // size)
+            member.next_write_at = next_slot * size // num_slots
+        return member.next_write_at
 
     def _decode(self, member: _Decoding, num_steps: int, writes: _Work) -> None:
         """Note the slots that a decoding request writes, each with the step that reaches it."""
