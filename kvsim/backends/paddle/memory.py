@@ -214,7 +214,7 @@ class RankMemory:
     def _judge(
         self, difference: Words, order: ForwardOrder, block_ids: Rows, tally: Tally, layer: int
     ) -> None:
-        if not difference.any():
+        if not np.count_nonzero(difference):  # faster than `any` where there is little to read
             return
         if not tally.num_wrong_bytes:
             row = int(difference.any(axis=1).argmax())

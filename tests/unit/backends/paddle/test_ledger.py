@@ -43,6 +43,16 @@ def test_an_op_ends_as_the_worst_of_its_ranks(
     assert answer.reason == ("" if worst is DONE else f"it {worst}")
 
 
+def test_of_two_ranks_that_fail_the_first_gives_the_reason() -> None:
+    stage = Stage()
+    stage.backend.submit(transfer(0))
+    for reason in ("the first", "the second"):
+        stage.timeline.add(5, rank_done(0, FAILED, 5)._replace(reason=reason))
+    (answer,) = stage.backend.wait(None)
+    assert isinstance(answer, Completion)
+    assert answer.reason == "the first"
+
+
 def test_the_times_are_those_of_the_first_to_begin_and_the_last_to_end() -> None:
     stage = Stage(3, record_layers=True)
     stage.backend.submit(transfer(0))
@@ -197,6 +207,18 @@ def test_an_op_after_one_that_timed_out_fails_before_that_has_settled() -> None:
     assert stage.sent() == [0, 1]
     stage.says(1, CANCELLED, at=60)
     assert stage.rows() == [(1, "failed", 60)]
+
+
+def test_an_op_that_has_timed_out_is_not_lost_again() -> None:
+    stage = Stage(1)
+    stage.backend.submit(transfer(0))
+    stage.backend.submit(transfer(1, after=(0,), deadline_at=20))
+    assert stage.rows() == [(1, "timed_out", 20)]
+    stage.says(0, FAILED, at=30)
+    assert stage.rows() == [(0, "failed", 30)]
+    assert stage.orders(Stop) == [Stop(1, at_once=True)]
+    stage.says(1, CANCELLED, at=40)
+    assert stage.rows() == [(1, "settled", 40)]
 
 
 def test_an_op_after_one_that_is_done_waits_for_nothing() -> None:

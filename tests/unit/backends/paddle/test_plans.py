@@ -258,6 +258,19 @@ def test_members_join_leave_and_come_again() -> None:
     assert members_at(planner, 4) == [30, 31]
 
 
+def test_what_several_members_write_is_in_the_order_of_the_steps() -> None:
+    requests = [
+        make_request(i, Prompt((i,), 4), block_size=4, num_output_tokens=9) for i in range(2)
+    ]
+    planner = planner_for(requests, 4, 4)
+    joined = (Member(0, 0, 4, (10, 11)), Member(1, 0, 6, (20, 21)))
+    order = planner.plan(forward(0, num_steps=2, joined=joined), after=(), faults=())
+    # The first tokens of block 11, and the third and fourth of block 21.
+    columns = (order.slot_writes.steps, order.slot_writes.block_ids, order.slot_writes.slots)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    assert rows == [(0, 11, 0), (0, 21, 2), (1, 11, 1), (1, 21, 3)]
+
+
 def test_the_difference_of_a_forward_that_never_ran_counts() -> None:
     requests = [
         make_request(i, Prompt((i,), 4), block_size=4, num_output_tokens=9) for i in range(2)

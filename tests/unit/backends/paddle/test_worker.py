@@ -127,6 +127,15 @@ def test_a_slow_follower_takes_its_own_time_in_each_layer() -> None:
     assert [row[2] for row in told.rows if row[0] == 1] == [110, 210, 310, 410, 410]
 
 
+def test_a_fast_follower_takes_its_time_from_when_each_layer_is_there() -> None:
+    told = Told(
+        (0, forward_order(0, step_ends_ns=(400,))),
+        (0, forward_order(1, step_ends_ns=(40,), after=(0,))),
+    )
+    # The layers of op 0 are done at 100, 200, 300 and 400; each layer of op 1 takes 10.
+    assert [row[2] for row in told.rows if row[0] == 1] == [110, 210, 310, 410, 410]
+
+
 def test_an_op_that_comes_before_what_it_waits_for_waits() -> None:
     told = Told((0, transfer_order(1, after=(0,))), (50, forward_order(0, step_ends_ns=(10,))))
     assert told.ends() == [(0, "done", 60), (1, "done", 60)]
