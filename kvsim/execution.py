@@ -141,12 +141,12 @@ def _run_timed(
 ) -> RunOutcome:
     manager, scheduler = build_core(job.config, job.trace, job.new_policy, sink=sink)
     setup = job.setup(manager.config.tier_blocks)
-    opened = open_backend(job.config.backend, setup)
-    backend = around(opened.backend)
     transfers = TransferLog()
     observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
     if job.progress is not None:
         observer = ProgressLog(transfers, scheduler.ended, job.tell)
+    opened = open_backend(job.config.backend, setup)
+    backend = around(opened.backend)
     try:
         num_turns = run(scheduler, backend, observer=observer)
     finally:

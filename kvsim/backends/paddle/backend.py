@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -25,14 +25,29 @@ if TYPE_CHECKING:
 
     from kvsim.backends.faults import Fault, FaultPlan
     from kvsim.backends.paddle.ledger import OpenOp
-    from kvsim.backends.paddle.orders import Acknowledgement, ForwardOrder, Order
+    from kvsim.backends.paddle.orders import Acknowledgement, Inbox, OpOrder, Order
     from kvsim.backends.paddle.plans import ForwardPlanner
-    from kvsim.backends.paddle.threads import RankThread
     from kvsim.backends.setup import TensorFigures
     from kvsim.core.ops import Answer, Command, Place
     from kvsim.types import OpId
 
 _LONGEST_WAIT_S: Final = 60.0  # far below what the system's waits can express
+
+
+class Rank(Protocol):
+    """A worker as the controller sees it; a `kvsim.backends.paddle.threads.RankThread` is one."""
+
+    def tell(self, order: Order) -> None:
+        """Hand an order over, without waiting. Orders are taken in this order."""
+
+    def start(self) -> None:
+        """Begin to work."""
+
+    def close(self) -> None:
+        """Ask it to stop, without waiting."""
+
+    def join(self) -> None:
+        """Wait until it has stopped; at once if it never started."""
 
 
 class WallClock:
@@ -79,14 +94,18 @@ class TensorBackend:
 
     Notes
     -----
-    An op is timed out also if it has ended, but after its deadline. An op of which a rank hangs
-    hears neither Cancel nor the end of its time there. Only instance 0 is known.
+    An op is timed out also if it has ended, but after its deadline, or so close before it that the
+    deadline was seen first. An op that hangs on a rank hears neither Cancel nor the end of its
+    time there. Only instance 0 is known.
+
+    All methods are for one thread, the engine's. Between it and the ranks go nothing but orders and
+    acknowledgements, neither of which is changed once it is made; the pools are the ranks' own.
     """
 
     def __init__(
         self,
-        ranks: Sequence[RankThread],
-        acknowledgements: SimpleQueue[Acknowledgement],
+        ranks: Sequence[Rank],
+        acknowledgements: Inbox[Acknowledgement],
         *,
         clock: Callable[[], int],
         planner: ForwardPlanner,
@@ -94,7 +113,7 @@ class TensorBackend:
         faults: FaultPlan | None = None,
         record_layers: bool = False,
     ) -> None:
-        self._ranks = ranks
+        self._ranks: Sequence[Rank] = ranks
         self._acknowledgements = acknowledgements
         self._clock = clock
         self._planner = planner
@@ -108,10 +127,15 @@ class TensorBackend:
         )
         self._queue: deque[OpenOp] = deque()  # Forwards; the first may be on the ranks
         self._is_closed = False
+        self._crash: BaseException | None = None
         self._num_wrong_bytes = self._num_checked_blocks = self._num_swapped_blocks = 0
         self._first_wrong = ""
-        for rank in ranks:
-            rank.start()
+        try:
+            for rank in ranks:
+                rank.start()
+        except BaseException:
+            self.close()
+            raise
 
     # -- the contract
 
@@ -156,9 +180,11 @@ class TensorBackend:
         Raises
         ------
         Exception
-            Whatever stopped the work of a rank: a bug.
+            Whatever stopped the work of a rank (a bug), again in each call: nothing will go on.
         """
         ledger = self._ledger
+        if self._crash is not None and not self._is_closed:
+            raise self._crash
         while True:
             self._take_acknowledgements()
             now = self._clock()
@@ -179,12 +205,16 @@ class TensorBackend:
                 continue
 
     def close(self) -> None:
-        """Stop the ranks, between two layers, and wait until they have stopped. Idempotent."""
+        """Stop the ranks, between two layers, wait until they have, and let their memory go.
+
+        Idempotent. What was under way is answered no more.
+        """
         self._is_closed = True
         for rank in self._ranks:
             rank.close()
         for rank in self._ranks:
             rank.join()
+        self._ranks = ()
         self._ledger.open_ops.clear()
         self._ledger.answers.clear()
         self._queue.clear()
@@ -205,14 +235,14 @@ class TensorBackend:
 
     # -- ranks
 
-    def _send(self, op: OpenOp, order: ForwardOrder | TransferOrder) -> None:
+    def _send(self, op: OpenOp, order: OpOrder) -> None:
         op.is_on_ranks = True
         op.num_ranks_left = len(self._ranks)
         self._tell_all(order)
 
     def _tell_all(self, order: Order) -> None:
         for rank in self._ranks:
-            rank.inbox.put(order)
+            rank.tell(order)
 
     def _take_acknowledgements(self) -> None:
         """Take all that the ranks have said, without waiting."""
@@ -223,12 +253,15 @@ class TensorBackend:
                 return
 
     def _take(self, said: Acknowledgement) -> None:
+        if self._is_closed:
+            return
         if isinstance(said, LayerDone):
             self._ledger.open_ops[said.op_id].take_layer(said)
         elif isinstance(said, RankDone):
             self._ledger.take(said)
         elif isinstance(said, RankCrashed):
             said.error.add_note(f"rank {said.rank} stopped working")
+            self._crash = said.error
             raise said.error
 
     # -- ops

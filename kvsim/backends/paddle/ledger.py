@@ -126,7 +126,7 @@ class Ledger:
         self._losses: list[tuple[OpId, Outcome, list[OpenOp]]] = []
         self._last_op_id = -1
         self.earliest_at = 0
-        """The time the engine has read last."""
+        """No answer may be earlier: the engine has seen this time, or an answer of it."""
 
     @property
     def next_deadline_at(self) -> int | None:
@@ -198,14 +198,17 @@ class Ledger:
                 self._end_unstarted(op, Outcome.CANCELLED, "", now)
 
     def take_answers(self) -> Sequence[Answer]:
-        """Return and forget the answers, in order; none is earlier than the time last read."""
+        """Return and forget the answers, in order; none is earlier than the engine has seen."""
         earliest_at = self.earliest_at
         answers = [
             each if each.finished_at >= earliest_at else each._replace(finished_at=earliest_at)
             for each in self.answers
         ]
         self.answers = []
+        # Stable, so of one op its Completion comes before its Settled.
         answers.sort(key=lambda answer: (answer.finished_at, answer.op_id))
+        if answers:
+            self.earliest_at = max(self.earliest_at, answers[-1].finished_at)
         return answers
 
     def _end_unstarted(self, op: OpenOp, outcome: Outcome, reason: str, now: int) -> None:
