@@ -41,7 +41,7 @@ def swapped_blocks(result: ReplayResult) -> tuple[int, int]:
 
 
 def test_two_thousand_requests_of_conversations_swap_and_read_no_wrong_byte(
-    public_traces: Path,
+    public_traces: Path, tmp_path: Path
 ) -> None:
     path = public_traces / "mooncake" / "conversation_trace.jsonl"
     if not path.is_file():
@@ -55,8 +55,13 @@ def test_two_thousand_requests_of_conversations_swap_and_read_no_wrong_byte(
         backend="paddle",
         ranks=2,
         time_scale="auto",
+        record=tmp_path / "run.turns",
+        verify=True,
     )
     expect_all_well(result, ends={Status.FINISHED})
+    assert result.recording is not None
+    assert result.recording["identical"], result.notes
+    assert result.recording["turns"] > 2000
     assert min(swapped_blocks(result)) > 1_000
     assert len(result.records) == 2000
 
