@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import curve, plane, replay
+from kvsim.cli import curve, explain, plane, replay, size
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -18,6 +18,8 @@ COMMANDS = {
     "replay": replay,
     "curve": curve,
     "plane": plane,
+    "size": size,
+    "explain": explain,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`."""
 

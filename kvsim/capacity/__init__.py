@@ -1,0 +1,11 @@
+"""How large the tiers must be: capacities for a hit rate, and what one more GiB is worth.
+
+docs/sizing.md says how to read the answers, and what room to leave for running requests.
+"""
+
+from __future__ import annotations
+
+from kvsim.capacity.answer import KNEE_PERCENTS, Room, Sizing, TierPoint, Worth
+from kvsim.capacity.search import size
+
+__all__ = ["KNEE_PERCENTS", "Room", "Sizing", "TierPoint", "Worth", "size"]
