@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from kvsim.capacity.room import short_gib
 from kvsim.hitrate.tables import html_table, percent, tidy_frame
 
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from kvsim.analysis.metrics import HitFigure
+    from kvsim.capacity.room import Room
     from kvsim.hitrate import HitCurve
 
 KNEE_PERCENTS: Final = (50, 80, 90, 95, 99)
@@ -35,8 +37,6 @@ POINT_COLUMNS: Final = {
 HEAD: Final = (
     "", "GPU", "GiB", "CPU", "GiB", "hits", "on GPU", "new", "moved",
 )  # fmt: skip
-
-GIB: Final = 2**30
 
 
 class Worth(NamedTuple):
@@ -87,35 +87,10 @@ class TierPoint:
     def cells(self) -> tuple[str, ...]:
         """Return the point as a row of text under `HEAD`."""
         return (
-            self.name, f"{self.gpu_blocks:,}", _short(self.gpu_gib), f"{self.cpu_blocks:,}",
-            _short(self.cpu_gib), percent(self.rate), percent(self.gpu_rate),
+            self.name, f"{self.gpu_blocks:,}", short_gib(self.gpu_gib), f"{self.cpu_blocks:,}",
+            short_gib(self.cpu_gib), percent(self.rate), percent(self.gpu_rate),
             f"{self.new_points_per_gib:.3f}", f"{self.moved_points_per_gib:.3f}",
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What running requests need besides: the answers are for no requests in flight.
-
-    Parameters
-    ----------
-    largest_blocks, largest_gib
-        Prompt and output of the largest request: no tier of the GPU may be smaller.
-    tokens_per_second, gib_per_second
-        Tokens of prompt and output that arrive in a second, on average, at the trace's own speed;
-        None if all requests arrive at once. If every request stays for w seconds, requests hold w
-        times that much on average, blocks that they share counted once for each.
-    """
-
-    largest_blocks: int
-    largest_gib: float
-    tokens_per_second: float | None
-    gib_per_second: float | None
-
-    def to_dict(self) -> dict[str, object]:
-        """Return the room as JSON values."""
-        names = ("largest_blocks", "largest_gib", "tokens_per_second", "gib_per_second")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -227,12 +202,12 @@ class Sizing:
         alone, both = self.answers
         if not alone.gpu_blocks:
             return "a target of 0 needs no cache: it is reached with less than one block"
-        sentence = f"{alone.gpu_blocks:,} blocks, {_short(alone.gpu_gib)} GiB, on the GPU alone"
+        sentence = f"{alone.gpu_blocks:,} blocks, {short_gib(alone.gpu_gib)} GiB, on the GPU alone"
         if not both.cpu_blocks:
             return f"{sentence}; the GPU tier has {both.gpu_blocks:,}, so it needs no CPU tier"
         return (
-            f"{sentence}; or the {both.gpu_blocks:,} it has ({_short(both.gpu_gib)} GiB) and"
-            f" {both.cpu_blocks:,} blocks, {_short(both.cpu_gib)} GiB, on the CPU"
+            f"{sentence}; or the {both.gpu_blocks:,} it has ({short_gib(both.gpu_gib)} GiB) and"
+            f" {both.cpu_blocks:,} blocks, {short_gib(both.cpu_gib)} GiB, on the CPU"
         )
 
     def table_rows(self) -> list[tuple[str, ...]]:
@@ -250,21 +225,8 @@ class Sizing:
             "GPU, CPU: blocks; new: points of hit rate that one more GiB adds on either tier;"
             " moved: points that one more GiB of GPU also moves up from the CPU, reloads saved"
         )
-        found += [self._room_note(), self.curve.basis.caption]
+        found += [self.room.note, self.curve.basis.caption]
         return found
-
-    def _room_note(self) -> str:
-        room = self.room
-        text = (
-            "no requests in flight: leave room for the tokens of running requests; the largest"
-            f" needs {room.largest_blocks:,} blocks, {_short(room.largest_gib)} GiB"
-        )
-        if room.gib_per_second is None:
-            return text
-        return (
-            f"{text}; for each second that every request stays, they hold"
-            f" {_short(room.gib_per_second)} GiB on average, shared blocks counted for each"
-        )
 
     def __repr__(self) -> str:
         return f"<Sizing {self.title}: {self.verdict}>"
@@ -303,10 +265,3 @@ def hits_at(curve: HitCurve, definition: str, num_blocks: int) -> int:
     """Return the hits of an LRU cache of `num_blocks` blocks, 0 among them."""
     assert curve.histogram is not None  # of LRU
     return curve.histogram.hits(num_blocks)[definition]
-
-
-def _short(size_gib: float) -> str:
-    """Return a size with about three digits: sizes differ by a factor of a million."""
-    if size_gib >= 1000:
-        return f"{size_gib:,.0f}"
-    return f"{size_gib:.1f}" if size_gib >= 1 else f"{size_gib:.2g}"

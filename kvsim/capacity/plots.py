@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from kvsim.analysis.plots import new_axes
-from kvsim.capacity.answer import GIB, KNEE_PERCENTS
+from kvsim.capacity.answer import KNEE_PERCENTS
+from kvsim.capacity.room import GIB
 from kvsim.hitrate.plots import plot_curves
 from kvsim.hitrate.style import COLOURS, FAINT, INK, finish, legend
 

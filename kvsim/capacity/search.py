@@ -6,8 +6,9 @@ from fractions import Fraction
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Final
 
-from kvsim.capacity.answer import GIB, KNEE_PERCENTS, Room, Sizing, TierPoint, hits_at, worth
-from kvsim.core.attempt import BlockLayout
+from kvsim.api import replay
+from kvsim.capacity.answer import KNEE_PERCENTS, Sizing, TierPoint, hits_at, worth
+from kvsim.capacity.room import GIB, room_of
 from kvsim.errors import ConfigError
 from kvsim.hitrate import lru_curve
 from kvsim.hitrate.tables import check_definition
@@ -16,7 +17,7 @@ from kvsim.sizing import cost_model, resolve
 from kvsim.trace import open_trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from os import PathLike
 
     from kvsim.cost import Hardware, ModelShape, RooflineCost
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 KNEEDLE: Final = "knee"
 """Name of the point farthest above the chord."""
-
-_SECOND_NS: Final = 10**9
 
 
 def size(
@@ -40,6 +39,8 @@ def size(
     gpu_blocks: int | None = None,
     gpu_gib: float | None = None,
     warmup: float = 0.0,
+    timed: bool = False,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Sizing:
     """Return what sizes of the GPU and the CPU tier reach a hit rate, exactly.
 
@@ -61,6 +62,11 @@ def size(
         weights.
     warmup
         Share of the requests, from the first, whose hits are not counted.
+    timed
+        Whether to replay the trace in virtual time as well, with the tiers of the answer, for what
+        running requests hold on average (`Room.running`). Takes many times as long.
+    progress
+        Called by that replay with (requests ended, requests in all), now and then.
 
     Raises
     ------
@@ -74,17 +80,17 @@ def size(
     )
     loaded = open_trace(trace)
     curve = lru_curve(loaded, warmup=warmup)
-    resolved = resolve(config, loaded)
-    num_fixed = resolved.gpu_blocks
+    num_fixed = resolve(config, loaded).gpu_blocks
     assert num_fixed is not None  # resolved
     cost = cost_model(config, loaded.block_size)
     block_bytes = cost.transfer_bytes(1) * config.machine.num_gpus
     points = _Points(curve, definition, block_bytes)
     least = _least_capacity(curve, definition, target)
-    answers: tuple[TierPoint, ...] = ()
-    if least is not None:
-        num_cpu = max(0, least - num_fixed)
-        answers = (points.at("GPU alone", least), points.at("GPU + CPU", num_fixed, num_cpu))
+    num_cpu = max(0, (least or 0) - num_fixed)
+    records = None
+    if timed:
+        tiers = config.with_settings({"gpu_blocks": num_fixed, "cpu_blocks": num_cpu})
+        records = replay(loaded, config=tiers, progress=progress).records
     return Sizing(
         curve=curve,
         definition=definition,
@@ -94,10 +100,10 @@ def size(
         kv_bits=config.kv_bits,
         block_bytes=block_bytes,
         fixed_by=_fixed_by(config),
-        answers=answers,
+        answers=points.answers(least, num_fixed, num_cpu),
         fixed=points.at("GPU fixed", num_fixed),
         knees=points.knees(),
-        room=_room(loaded, block_bytes),
+        room=room_of(loaded, block_bytes, records),
         warnings=tuple(_warnings(config, cost, num_fixed, least, loaded)),
     )
 
@@ -110,6 +116,11 @@ class _Points:
         self.total = curve.infinite[definition].total or 1
         # One more GiB in whole blocks, at least one; the worth is divided by what it really is.
         self.num_blocks_more = max(1, GIB // block_bytes)
+
+    def answers(self, least: int | None, gpu_blocks: int, cpu_blocks: int) -> tuple[TierPoint, ...]:
+        if least is None:
+            return ()
+        return (self.at("GPU alone", least), self.at("GPU + CPU", gpu_blocks, cpu_blocks))
 
     def at(self, name: str, gpu_blocks: int, cpu_blocks: int = 0) -> TierPoint:
         curve, definition, total = self.curve, self.definition, self.total
@@ -177,21 +188,6 @@ def _least_hits(target: float, total: int) -> int:
     while needed and (needed - 1) / (total or 1) >= target:
         needed -= 1
     return needed
-
-
-def _room(trace: Trace, block_bytes: int) -> Room:
-    size_tokens = trace.block_size
-    largest = max(BlockLayout(each, size_tokens).num_most_blocks for each in trace.requests)
-    tokens = sum(each.num_input_tokens + each.num_output_tokens for each in trace.requests)
-    span_ns = trace.requests[-1].arrived_at
-    per_second = tokens * _SECOND_NS / span_ns if span_ns else None
-    per_token_gib = block_bytes / size_tokens / GIB
-    return Room(
-        largest_blocks=largest,
-        largest_gib=largest * block_bytes / GIB,
-        tokens_per_second=per_second,
-        gib_per_second=None if per_second is None else per_second * per_token_gib,
-    )
 
 
 def _warnings(

@@ -26,6 +26,11 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("gpu-gib", float, "X", None, "GPU tier in GiB instead: K and V, all ranks together"),
     ):
         parser.add_argument(f"--{name}", type=kind, metavar=metavar, default=default, help=text)
+    parser.add_argument(
+        "--timed",
+        action="store_true",
+        help="replay in virtual time too: what running requests hold on average",
+    )
 
 
 def run(arguments: Namespace) -> None:
@@ -33,19 +38,24 @@ def run(arguments: Namespace) -> None:
     from kvsim.capacity import size
     from kvsim.capacity.answer import HEAD
     from kvsim.cli.lab import check_picture, load_trace, save_picture, show_table
+    from kvsim.cli.terminal import progress_bar
 
     check_picture(arguments.plot)
-    found = size(
-        load_trace(arguments),
-        model=arguments.model,
-        hardware=arguments.hardware,
-        kv_dtype=arguments.kv_dtype,
-        target_hit=arguments.target_hit,
-        definition=arguments.definition,
-        gpu_blocks=arguments.gpu_blocks,
-        gpu_gib=arguments.gpu_gib,
-        warmup=arguments.warmup,
-    )
+    trace = load_trace(arguments)
+    with progress_bar("timed replay") as progress:
+        found = size(
+            trace,
+            model=arguments.model,
+            hardware=arguments.hardware,
+            kv_dtype=arguments.kv_dtype,
+            target_hit=arguments.target_hit,
+            definition=arguments.definition,
+            gpu_blocks=arguments.gpu_blocks,
+            gpu_gib=arguments.gpu_gib,
+            warmup=arguments.warmup,
+            timed=arguments.timed,
+            progress=progress,
+        )
     if arguments.plot is not None:
         save_picture(found.plot, arguments.plot)
     if arguments.json:
