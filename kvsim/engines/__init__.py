@@ -14,7 +14,7 @@ from kvsim.engines.presets import (
     Unit,
     find_engine,
 )
-from kvsim.engines.replays import Evicts
+from kvsim.engines.replays import Evicts, Tail
 
 __all__ = [
     "ENGINES",
@@ -25,6 +25,7 @@ __all__ = [
     "LastToken",
     "Rule",
     "Step",
+    "Tail",
     "Unit",
     "explain",
     "find_engine",

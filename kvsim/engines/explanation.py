@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from kvsim.collector import paused_collector
 from kvsim.engines.presets import ENGINES, LastToken, Unit, find_engine
-from kvsim.engines.replays import Evicts, runs_of
-from kvsim.errors import UserError
+from kvsim.engines.replays import Evicts, Tail, runs_of
+from kvsim.errors import ConfigError, UserError
 from kvsim.hitrate.counting import Tally, check_capacity
 from kvsim.hitrate.tables import html_table, percent, tidy_frame
 from kvsim.trace import open_trace
@@ -174,27 +174,25 @@ class Explanation:
     @property
     def head(self) -> tuple[str, ...]:
         """The names of the columns of `table_rows`."""
-        return ("", "hits", *_RULE_NAMES.values(), "reports", "most by")
+        return ("", *(row.engine.name for row in self.rows))
 
     def table_rows(self) -> list[tuple[str, ...]]:
-        """Return our figure and one row an engine as text: rates, and steps in points."""
-        ours = percent(self.ours["rate"])
-        rows: list[tuple[str, ...]] = [("kvsim", ours, *("" for _ in _RULE_NAMES), ours, "")]
-        for row in self.rows:
-            by_rule = {step.rule: points(step.delta) for step in row.steps[1:]}
-            largest = "nothing" if row.largest is None else row.largest.rule
-            rows.append((
-                row.engine.name, percent(row.pool["rate"]), *(by_rule[n] for n in _RULE_NAMES),
-                percent(row.reported["rate"]), largest,
-            ))  # fmt: skip
-        return rows
+        """Return the waterfalls as text, from the top down: rates, and steps in points."""
+        lines: list[tuple[str, ...]] = [(OURS, *(percent(self.ours["rate"]) for _ in self.rows))]
+        for index, (name, shown) in enumerate(_RULE_NAMES.items(), start=1):
+            lines.append((shown, *(points(row.steps[index].delta) for row in self.rows)))
+            if name == _LAST_OF_CACHE:
+                lines.append(("cache hits", *(percent(row.pool["rate"]) for row in self.rows)))
+        lines.append(("would report", *(percent(row.reported["rate"]) for row in self.rows)))
+        most = (_RULE_NAMES[row.largest.rule] if row.largest else "nothing" for row in self.rows)
+        return [*lines, ("most by", *most)]
 
     def notes(self) -> list[str]:
         """Return what a reader of the table must know."""
         found = [
             f"{self.basis.caption}; all engines with blocks of that size",
-            "hits: hit blocks of block references, every key of the trace a block; reports: what"
-            " the engine would report; between: points of hit rate, one rule after another",
+            "from the top down: points of hit rate, one rule after another; cache hits: hit blocks"
+            " of block references, every key of the trace a block",
         ]
         for row in self.rows:
             changed = [f"{step.rule} {step.value}" for step in row.steps[1:] if step.delta]
@@ -211,11 +209,15 @@ class Explanation:
 
 _RULE_NAMES: Final = {
     "evicts": "evicts",
+    "tail": "tail",
     "keys": "keys",
     "unit": "unit",
     "last_token": "last token",
 }
-"""The rules in the order in which they are changed -> heads of the table."""
+"""The rules in the order in which they are changed -> names for people."""
+
+_LAST_OF_CACHE: Final = "tail"
+"""The last rule that changes what is hit; those after it change what is counted."""
 
 
 @paused_collector()
@@ -247,7 +249,8 @@ def explain(
         trace do not name their whole prefix.
     """
     check_capacity(gpu_blocks, name="gpu_blocks")
-    presets = [find_engine(name) for name in engines]
+    if isinstance(engines, str) or not (presets := [find_engine(name) for name in engines]):
+        raise ConfigError(f"engines must be a list of names, such as ['vllm'], not {engines!r}")
     trace = open_trace(trace)
     if not trace.num_references:
         raise UserError(f"trace {trace.name} has no blocks: there is nothing to explain")
@@ -266,6 +269,7 @@ class _State:
 
     keys: PartialRule
     evicts: Evicts = Evicts.BLOCK
+    tail: Tail = Tail.OLD
     unit: Unit = Unit.BLOCKS
     last_token: LastToken = LastToken.COUNTED
 
@@ -278,14 +282,14 @@ class _Counter:
         if trace.partial is PartialRule.COUNT:
             self._traces[PartialRule.NEVER] = without_partial_blocks(trace)
         self._capacity, self._warmup = capacity, warmup
-        self._runs: dict[tuple[PartialRule, Evicts], Sequence[int]] = {}
+        self._runs: dict[tuple[PartialRule, Evicts, Tail], Sequence[int]] = {}
 
     def figure(self, state: _State) -> HitFigure:
         # A trace without keys for partial blocks cannot be given any.
         trace = self._traces.get(state.keys) or self._traces[PartialRule.NEVER]
-        key = (trace.partial, state.evicts)
+        key = (trace.partial, state.evicts, state.tail)
         if key not in self._runs:
-            self._runs[key] = runs_of(trace, state.evicts, self._capacity)
+            self._runs[key] = runs_of(trace, state.evicts, state.tail, self._capacity)
         definition = "block"
         if state.unit is Unit.TOKENS:
             is_whole = state.last_token is LastToken.COUNTED
@@ -325,7 +329,8 @@ def _row(engine: EnginePreset, counter: _Counter, keys: PartialRule) -> EngineRo
                 delta=figure["rate"] - before["rate"],
             )
         )
-    return EngineRow(engine=engine, steps=tuple(steps), pool=steps[1].figure, reported=figure)
+    pool = next(step.figure for step in steps if step.rule == _LAST_OF_CACHE)
+    return EngineRow(engine=engine, steps=tuple(steps), pool=pool, reported=figure)
 
 
 def points(delta: float) -> str:

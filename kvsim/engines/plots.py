@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 _RULES: Final = {  # rule -> what the legend says, colour, hatch in print
     "evicts": ("what it evicts", COLOURS[0], ""),
+    "tail": ("rest of split nodes", COLOURS[4], "xxx"),
     "keys": ("which blocks have keys", COLOURS[5], "///"),
     "unit": ("blocks or tokens", COLOURS[2], "..."),
     "last_token": ("the last token", COLOURS[1], "\\\\\\"),
 }
-_BAR: Final = 0.18
+_BAR: Final = 0.16
 
 
 def plot_waterfalls(found: Explanation, *, ax: Axes | None = None) -> Axes:
@@ -33,7 +34,7 @@ def plot_waterfalls(found: Explanation, *, ax: Axes | None = None) -> Axes:
     for row_index, row in enumerate(found.rows):
         before = ours
         for step_index, step in enumerate(row.steps[1:]):
-            y = row_index + (step_index - 1.5) * _BAR
+            y = row_index + (step_index - 2) * _BAR
             after = step.figure["rate"]
             text, colour, hatch = _RULES[step.rule]
             label = "_nolegend_" if step.rule in named else text
@@ -46,7 +47,7 @@ def plot_waterfalls(found: Explanation, *, ax: Axes | None = None) -> Axes:
             before = after
             rates.append(after)
         ax.annotate(
-            f"{before:.2%}", (before, row_index + 1.5 * _BAR), textcoords="offset points",
+            f"{before:.2%}", (before, row_index + 2 * _BAR), textcoords="offset points",
             xytext=(4, 0), va="center", fontsize=8,
         )  # fmt: skip
     margin = 0.12 * (max(rates) - min(rates)) or 0.01

@@ -10,7 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from kvsim.engines.replays import Evicts
+from kvsim.engines.replays import Evicts, Tail
 from kvsim.errors import UnknownNameError
 from kvsim.policies.lru import LRU, Stamp
 from kvsim.types import PartialRule
@@ -71,6 +71,8 @@ class EnginePreset:
         Of the engine, and what of it was read.
     evicts
         What leaves the cache when it is full.
+    tail
+        Whether the rest of a node that is split counts as used.
     keys
         Whether a prompt's last block has a key if it is not full.
     unit, last_token
@@ -84,6 +86,7 @@ class EnginePreset:
     name: str
     version: str
     evicts: Rule[Evicts]
+    tail: Rule[Tail]
     keys: Rule[PartialRule]
     unit: Rule[Unit]
     last_token: Rule[LastToken]
@@ -95,6 +98,7 @@ class EnginePreset:
         """The rules by their names."""
         return {
             "evicts": self.evicts,
+            "tail": self.tail,
             "keys": self.keys,
             "unit": self.unit,
             "last_token": self.last_token,
@@ -169,6 +173,10 @@ _VLLM: Final = EnginePreset(
         source="vLLM 0.33, v1/core/block_pool.py, BlockPool.free_blocks, and KVCacheManager.free: a"
         " request's blocks join the free queue the last block first, and eviction takes its head",
     ),
+    tail=Rule(
+        value=Tail.OLD,
+        source="vLLM 0.33, v1/core/block_pool.py, BlockPool: single blocks",
+    ),
     keys=Rule(
         value=PartialRule.NEVER,
         source="vLLM 0.33, v1/core/kv_cache_utils.py, hash_block_tokens and its callers: full"
@@ -195,9 +203,15 @@ _SGLANG: Final = EnginePreset(
     name="sglang",
     version="0.5.23",
     evicts=Rule(
-        value=Evicts.NODE_RENEWED,
-        source="SGLang 0.5.23, srt/mem_cache/radix_cache.py, RadixCache.evict (whole leaf nodes),"
-        " _match_prefix_helper (the node is stamped before it is split, so both parts are)",
+        value=Evicts.NODE,
+        source="SGLang 0.5.23, srt/mem_cache/radix_cache.py, RadixCache.evict: leaf nodes from a"
+        " heap, each with all it holds",
+    ),
+    tail=Rule(
+        value=Tail.RENEWED,
+        source="SGLang 0.5.23, srt/mem_cache/radix_cache.py, RadixCache._match_prefix_helper and"
+        " _insert_helper: a node is stamped before it is split, so that both parts are new",
+        is_inferred=True,
     ),
     keys=Rule(
         value=PartialRule.NEVER,
@@ -233,6 +247,10 @@ _LMCACHE: Final = EnginePreset(
         source="LMCache 0.5.6, tools/cache_simulator/simulator.py, simulate, and lru_cache.py,"
         " LRUCacheFast: chunks are touched or inserted in the order of the prompt, any may go",
     ),
+    tail=Rule(
+        value=Tail.OLD,
+        source="LMCache 0.5.6, tools/cache_simulator/lru_cache.py, LRUCacheFast: single chunks",
+    ),
     keys=Rule(
         value=PartialRule.NEVER,
         source="LMCache 0.5.6, tools/cache_simulator/simulator.py, simulate: the tokens after the"
@@ -264,6 +282,10 @@ _FASTDEPLOY: Final = EnginePreset(
         value=Evicts.BLOCK,
         source="FastDeploy 2.2, cache_manager/prefix_cache_manager.py, free_block_ids_async, and"
         " cache_data.py, BlockNode.__lt__: a heap of leaves, oldest first, deeper first on a tie",
+    ),
+    tail=Rule(
+        value=Tail.OLD,
+        source="FastDeploy 2.2, cache_manager/cache_data.py, BlockNode: a node is one block",
     ),
     keys=Rule(
         value=PartialRule.NEVER,

@@ -23,31 +23,38 @@ class Evicts(StrEnum):
     """The deepest block of the path used longest ago: never a block that another depends on."""
     NODE = "node"
     """The leaf node of a compressed tree used longest ago, with all of its blocks."""
-    NODE_RENEWED = "node, tail renewed"
-    """The same, and a request that parts from others inside a node renews the other part too."""
     LIST = "list"
     """The block at the end of a plain list, each of which was touched in turn, root first: a block
     goes before those that depend on it, which then stay behind for nothing."""
 
 
-def runs_of(trace: Trace, evicts: Evicts, capacity: int) -> Sequence[int]:
+class Tail(StrEnum):
+    """What a request that ends or parts from the others inside a node does to the rest of it."""
+
+    OLD = "old"
+    """Nothing: the rest was used when it was used."""
+    RENEWED = "renewed"
+    """It uses the rest too. Without compressed nodes there is no rest."""
+
+
+def runs_of(trace: Trace, evicts: Evicts, tail: Tail, capacity: int) -> Sequence[int]:
     """Return how many leading blocks each request finds in `capacity` blocks.
+
+    Keys must name their whole prefix; only `Evicts.BLOCK` looks, since the others need it too.
 
     Raises
     ------
     UserError
-        If the keys of the trace do not name their whole prefix.
+        If they do not, for `Evicts.BLOCK`.
     """
     paths = [request.block_keys for request in trace.requests]
     if not any(paths):
         return [0] * len(paths)
-    # For any way to evict: it refuses keys that do not name their whole prefix.
-    by_block = replay(trace, "lru", capacity).runs
     if evicts is Evicts.BLOCK:
-        return by_block
+        return replay(trace, "lru", capacity).runs
     if evicts is Evicts.LIST:
         return list_runs(paths, capacity)
-    return radix_runs(paths, capacity, renews_tail=evicts is Evicts.NODE_RENEWED)
+    return radix_runs(paths, capacity, renews_tail=tail is Tail.RENEWED)
 
 
 def list_runs(paths: Sequence[Sequence[BlockKey]], capacity: int) -> list[int]:

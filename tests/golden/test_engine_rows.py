@@ -39,6 +39,15 @@ def test_engines_hit_what_was_measured_with_them(capacity: int, public_traces: P
         assert round(found.engine(name).reported["rate"], 4) == rates[capacity], name
 
 
+def test_what_sglang_loses_is_for_the_rest_of_the_nodes_that_it_splits(public_traces: Path) -> None:
+    # Whole nodes alone have the hits of a plain list, 125 fewer than blocks; the rest, which
+    # nobody asked for and which stays all the same, costs 1,264 more.
+    trace = trace_named(public_traces, "conversation")
+    steps = explain(trace, gpu_blocks=10_000, engines=["sglang"]).engine("sglang").steps
+    hits = [step.figure["hits"] for step in steps[:3]]
+    assert hits == [61_046, 61_046 - 125, 61_046 - 125 - 1_264]
+
+
 def test_what_is_evicted_makes_all_the_difference_between_vllm_and_sglang(
     public_traces: Path,
 ) -> None:

@@ -46,12 +46,17 @@ def test_size_prints_what_the_call_returns_as_json(
     assert json.loads(capsys.readouterr().out) == found.to_dict()
 
 
-def test_explain_prints_one_row_an_engine(story: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_explain_prints_one_column_an_engine(
+    story: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["explain", story, "--gpu-blocks", "100"]) == 0
     out = capsys.readouterr().out
     rows = [line.split() for line in out.splitlines()]
     # 4 of 8 blocks; 3 of 5 full ones; 12 of 26 tokens: +10, -13.85 points.
-    assert ["vllm", "50.00%", "0", "+10.00", "-13.85", "0", "46.15%", "unit"] in rows
+    assert ["vllm", "sglang", "lmcache", "fastdeploy"] in rows
+    assert ["keys", *["+10.00"] * 4] in rows
+    assert ["unit", *["-13.85"] * 4] in rows
+    assert ["would", "report", *["46.15%"] * 4] in rows
     assert not re.search(r"[ \t]$|…", out, re.MULTILINE)
 
 

@@ -20,10 +20,11 @@ def test_every_engine_is_reached_one_rule_at_a_time() -> None:
     assert (found.ours["hits"], found.ours["total"]) == (5, 13)
     hits = {row.engine.name: [s.figure["hits"] for s in row.steps] for row in found.rows}
     assert hits == {
-        "vllm": [5, 5, 5, 20, 16],
-        "sglang": [5, 6, 6, 24, 16],  # runs 0 0 2 0 4; of abcd only three blocks may be used
-        "lmcache": [5, 4, 4, 16, 16],  # runs 0 0 2 0 2
-        "fastdeploy": [5, 5, 5, 20, 20],
+        "vllm": [5, 5, 5, 5, 20, 16],
+        # Runs 0 0 2 0 2, then 0 0 2 0 4; of abcd only three blocks may be used.
+        "sglang": [5, 4, 6, 6, 24, 16],
+        "lmcache": [5, 4, 4, 4, 16, 16],  # runs 0 0 2 0 2
+        "fastdeploy": [5, 5, 5, 5, 20, 20],
     }
     assert found.engine("sglang").pool == {"hits": 6, "total": 13, "rate": 6 / 13}
     assert found.engine("lmcache").reported == {"hits": 16, "total": 52, "rate": 16 / 52}
@@ -37,6 +38,7 @@ def test_blocks_that_are_not_full_lose_their_keys() -> None:
     assert figures == [
         ("kvsim block", 4, 8),
         ("evicts", 4, 8),
+        ("tail", 4, 8),
         ("keys", 3, 5),
         ("unit", 12, 26),
         ("last_token", 12, 26),
@@ -51,7 +53,7 @@ def test_a_trace_without_keys_for_partial_blocks_stays_as_it_is() -> None:
     assert trace.partial is PartialRule.NEVER
     found = explain(trace, gpu_blocks=100)
     assert found.ours == {"hits": 3, "total": 5, "rate": 0.6}
-    assert [row.steps[2].delta for row in found.rows] == [0.0] * 4
+    assert [row.steps[3].delta for row in found.rows] == [0.0] * 4
 
 
 def test_a_trace_of_prompts_shorter_than_a_block_hits_nothing_in_any_engine() -> None:
@@ -70,17 +72,26 @@ def test_the_result_can_be_read_as_a_frame_json_html_and_a_table() -> None:
     found = explain(trace_of(*STORY), gpu_blocks=6, engines=["sglang", "vllm"])
     frame = found.frame
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == STEP_COLUMNS
-    assert len(frame) == 2 * 5
+    assert len(frame) == 2 * 6
     assert frame.attrs["gpu_blocks"] == 6
     assert frame.attrs["in_flight"] == "no requests in flight"
     told = json.loads(json.dumps(found.to_dict(), allow_nan=False))
     assert [each["name"] for each in told["engines"]] == ["sglang", "vllm"]
     assert told["engines"][0]["rules"]["keys"]["inferred"] is True
     assert "<td" in found._repr_html_()
-    rows = found.table_rows()
-    assert {len(row) for row in rows} == {len(found.head)}
-    # evicts: 6/13 - 5/13; unit: 24/52 - 6/13; last token: 16/52 - 24/52
-    assert rows[1] == ("sglang", "46.15%", "+7.69", "0", "0", "-15.38", "30.77%", "last_token")
+    # evicts: 4/13 - 5/13; tail: 6/13 - 4/13; last token: 16/52 - 24/52. For vLLM: 16/52 - 20/52.
+    assert [found.head, *found.table_rows()] == [
+        ("", "sglang", "vllm"),
+        ("kvsim block", "38.46%", "38.46%"),
+        ("evicts", "-7.69", "0"),
+        ("tail", "+15.38", "0"),
+        ("cache hits", "46.15%", "38.46%"),
+        ("keys", "0", "0"),
+        ("unit", "0", "0"),
+        ("last token", "-15.38", "-7.69"),
+        ("would report", "30.77%", "30.77%"),
+        ("most by", "tail", "last token"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -95,6 +106,8 @@ def test_a_small_step_is_not_shown_as_none(delta: float, text: str) -> None:
     [
         ({"gpu_blocks": 0}, "gpu_blocks must be a whole number of blocks from 1"),
         ({"gpu_blocks": 4, "warmup": 1}, "warmup must be a share"),
+        ({"gpu_blocks": 4, "engines": "vllm"}, "a list of names, such as .*, not 'vllm'"),
+        ({"gpu_blocks": 4, "engines": []}, "engines must be a list of names"),
         ({"gpu_blocks": 4, "engines": ["vlm"]}, "Did you mean 'vllm'"),
     ],
 )

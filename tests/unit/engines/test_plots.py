@@ -11,7 +11,7 @@ def test_each_rule_is_named_once_and_each_engine_has_its_figure() -> None:
     assert legend is not None
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels[0] == "kvsim block 38.46%"  # 5 of 13
-    assert len(labels) == len(set(labels)) == 5
+    assert len(labels) == len(set(labels)) == 6
     assert [tick.get_text() for tick in ax.get_yticklabels()] == [
         "vllm", "sglang", "lmcache", "fastdeploy",
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from tests.unit.stories import trace_of
 
 def test_every_rule_names_a_project_its_version_and_a_function() -> None:
     for engine in ENGINES.values():
-        assert set(engine.rules) == {"evicts", "keys", "unit", "last_token", "stamp"}
+        assert set(engine.rules) == {"evicts", "tail", "keys", "unit", "last_token", "stamp"}
         for rule in engine.rules.values():
             project, version, place = re.split(r" (?=\d)|, ", rule.source, maxsplit=2)
             assert project.lower() == engine.name
@@ -34,10 +34,10 @@ def test_its_settings_are_settings_of_a_replay(name: str) -> None:
 
 
 def test_what_no_setting_says_is_told() -> None:
-    assert "it evicts by node, tail renewed, a replay by block" in find_engine("sglang").unset()
+    assert "it evicts by node, a replay by block" in find_engine("sglang").unset()
     assert not any("evicts by" in each for each in find_engine("vllm").unset())
     assert any("EnginePreset.policy" in each for each in find_engine("fastdeploy").unset())
-    assert find_engine("sglang").evicts.value is Evicts.NODE_RENEWED
+    assert find_engine("sglang").evicts.value is Evicts.NODE
 
 
 @pytest.mark.parametrize("name", ENGINES)

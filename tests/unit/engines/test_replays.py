@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from kvsim.engines import Evicts
+from kvsim.engines import Evicts, Tail, explain
 from kvsim.engines.radix import radix_runs
 from kvsim.engines.replays import list_runs, runs_of
 from kvsim.errors import UserError
@@ -13,16 +13,16 @@ STORY = (("abcd", 16), ("pq", 8), ("ab", 8), ("x", 4), ("abcd", 16))
 
 
 @pytest.mark.parametrize(
-    ("evicts", "last"),
+    ("evicts", "tail", "last"),
     [
-        (Evicts.BLOCK, 3),  # d goes: the deepest of what was used longest ago
-        (Evicts.NODE, 2),  # "ab" has split abcd, and cd, used at 0, goes as a whole
-        (Evicts.NODE_RENEWED, 4),  # the split has renewed cd, so pq, used at 1, goes
-        (Evicts.LIST, 2),  # the list is c d p q a b: c goes, and d stays for nothing
+        (Evicts.BLOCK, Tail.OLD, 3),  # d goes: the deepest of what was used longest ago
+        (Evicts.NODE, Tail.OLD, 2),  # "ab" has split abcd, and cd, used at 0, goes as a whole
+        (Evicts.NODE, Tail.RENEWED, 4),  # the split has renewed cd, so pq, used at 1, goes
+        (Evicts.LIST, Tail.OLD, 2),  # the list is c d p q a b: c goes, and d stays for nothing
     ],
 )
-def test_what_is_evicted_decides_what_is_found_again(evicts: Evicts, last: int) -> None:
-    assert list(runs_of(trace_of(*STORY), evicts, 6)) == [0, 0, 2, 0, last]
+def test_what_is_evicted_decides_what_is_found_again(evicts: Evicts, tail: Tail, last: int) -> None:
+    assert list(runs_of(trace_of(*STORY), evicts, tail, 6)) == [0, 0, 2, 0, last]
 
 
 def test_a_whole_node_leaves_more_room_than_was_needed() -> None:
@@ -52,10 +52,12 @@ def test_a_list_keeps_what_depends_on_what_has_gone() -> None:
 def test_a_request_without_blocks_finds_none() -> None:
     paths: list[tuple[str, ...]] = [(), ("a",), (), ("a",)]
     assert radix_runs(paths, 2, renews_tail=True) == list_runs(paths, 2) == [0, 0, 0, 1]
-    assert runs_of(trace_of(), Evicts.NODE, 2) == []
+    assert runs_of(trace_of(), Evicts.NODE, Tail.OLD, 2) == []
 
 
-@pytest.mark.parametrize("evicts", Evicts)
-def test_keys_that_do_not_name_their_prefix_are_refused(evicts: Evicts) -> None:
+def test_keys_that_do_not_name_their_prefix_are_refused() -> None:
+    trace = trace_of(("ab", 8), ("cb", 8))
     with pytest.raises(UserError, match="does not stand for its whole prefix"):
-        runs_of(trace_of(("ab", 8), ("cb", 8)), evicts, 6)
+        runs_of(trace, Evicts.BLOCK, Tail.OLD, 6)
+    with pytest.raises(UserError, match="does not stand for its whole prefix"):
+        explain(trace, gpu_blocks=6)
