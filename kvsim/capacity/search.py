@@ -176,14 +176,15 @@ def _least_capacity(curve: HitCurve, definition: str, target: float) -> int | No
     assert curve.histogram is not None  # of LRU
     hits = curve.histogram.by_capacity(definition)
     total = curve.infinite[definition].total
-    # As a fraction, so that a rate that is printed and asked for again is reached.
-    needed = _least_hits(target, total)
-    least = int(np.searchsorted(hits, needed))
+    least = int(np.searchsorted(hits, _least_hits(target, total)))
     return least if least < len(hits) else None
 
 
 def _least_hits(target: float, total: int) -> int:
-    """Return the fewest hits whose rate, as a float, is at least the target."""
+    """Return the fewest hits whose rate, as a float, is at least the target.
+
+    So a rate that was printed and is asked for again is reached by its own hits.
+    """
     needed = ceil(Fraction(target) * total)
     while needed and (needed - 1) / (total or 1) >= target:
         needed -= 1

@@ -62,6 +62,13 @@ def test_the_rate_of_the_infinite_cache_can_be_asked_for() -> None:
     assert alone.gpu_blocks == 3
 
 
+def test_a_target_that_is_not_exact_in_binary_is_reached_by_its_fraction() -> None:
+    # The float 0.1 is a little more than one hit of ten; a is second in the stack, behind i.
+    trace = trace_of(("abcdefgh", 32), ("i", 4), ("a", 4))
+    found = kvsim.size(trace, target_hit=0.1, definition="block", gpu_blocks=1)
+    assert [point.gpu_blocks for point in found.answers] == [2, 1]
+
+
 def test_a_target_of_nothing_needs_no_block() -> None:
     found = sized(0.0)
     assert found.answers[0].gpu_blocks == 0
