@@ -79,7 +79,7 @@ def first_requests(trace: Trace, limit: int | None) -> Trace:
     if limit is None:
         return trace
     if limit < 1:
-        raise UserError(f"limit must be a positive integer, not {limit}")
+        raise UserError(f"limit must be an integer of at least 1, not {limit}")
     return replace(trace, requests=trace.requests[:limit])
 
 

@@ -12,9 +12,7 @@ pieces are its preferred paths, O(log n) new ones a request, amortised.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import repeat
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvsim.core.tree import ROOT
@@ -106,59 +104,61 @@ def find_pieces(trace: Trace) -> Pieces:
             if owner is None:
                 break
             old = paths[owner]
-            end = _shared_until(old, path, start)
+            size = len(old)
+            end = size if size < length else length  # `min` is a call, in the hottest loop
+            if end <= start or old[end - 1] != path[end - 1]:
+                low = start + 1
+                while low < end:
+                    middle = (low + end) >> 1
+                    if old[middle] == path[middle]:
+                        low = middle + 1
+                    else:
+                        end = middle
+                end = low
+            # Chained keys that agree at `end` agree before it; these may not be chained.
             top = start - 1 if start else 0
             if old[top:end] != path[top:end]:
                 raise _not_chained(trace, request)
             pieces.append((end, owner))
-            if end < len(old):
+            if end < size:
                 head[old[end]] = owner
             start = end
         previous.append(pieces)
         if length:
             head[path[0]] = request
-    pieces_found = Pieces(previous=previous, lengths=list(map(len, paths)))
-    _require_chained(trace, paths, pieces_found.known())
-    return pieces_found
+    found = Pieces(previous=previous, lengths=list(map(len, paths)))
+    _require_chained(trace, paths, found.known())
+    return found
 
 
 def number_nodes(trace: Trace) -> NodePaths:
     """Give each block of a trace a node.
+
+    By pieces, so that no key is looked up but the first of each.
 
     Raises
     ------
     UserError
         As `find_pieces`.
     """
-    node_of: dict[BlockKey, NodeId] = {}
+    pieces = find_pieces(trace)
     parent: list[NodeId] = [ROOT]
     key_of: list[BlockKey] = [None]
     paths: list[list[NodeId]] = []
-    known: list[int] = []
-    first_nodes: list[NodeId] = []  # the first node that each request added
-    find = node_of.get
-    for request, keys in enumerate(_key_paths(trace)):
-        nodes = list(map(find, keys, repeat(ROOT)))
-        num_known = nodes.index(ROOT) if ROOT in nodes else len(nodes)
-        if num_known:
-            owner = bisect_right(first_nodes, nodes[num_known - 1]) - 1
-            if paths[owner][:num_known] != nodes[:num_known]:
-                raise _not_chained(trace, request)
-        first = len(parent)
-        first_nodes.append(first)
-        if num_known < len(keys):
-            new = keys[num_known:]
+    for request, found in zip(trace.requests, pieces.previous, strict=True):
+        nodes: list[NodeId] = []
+        for end, owner in found:
+            nodes += paths[owner][len(nodes) : end]
+        new = request.block_keys[len(nodes) :]
+        if new:
+            first = len(parent)
             fresh = list(range(first, first + len(new)))
-            node_of.update(zip(new, fresh, strict=True))
-            if len(node_of) != fresh[-1]:
-                raise _not_chained(trace, request)
-            parent.append(nodes[num_known - 1] if num_known else ROOT)
+            parent.append(nodes[-1] if nodes else ROOT)
             parent += fresh[:-1]
             key_of += new
-            nodes[num_known:] = fresh
+            nodes += fresh
         paths.append(nodes)
-        known.append(num_known)
-    return NodePaths(paths=paths, parent=parent, key_of=key_of, known=known)
+    return NodePaths(paths=paths, parent=parent, key_of=key_of, known=pieces.known())
 
 
 def _key_paths(trace: Trace) -> list[KeyPath]:
@@ -167,21 +167,6 @@ def _key_paths(trace: Trace) -> list[KeyPath]:
         what = "full blocks" if paths else "requests"
         raise UserError(f"trace {trace.name} has no {what}: there is nothing to hit")
     return paths
-
-
-def _shared_until(old: KeyPath, new: KeyPath, start: int) -> int:
-    """Return up to which position two chained paths agree that agree at `start`."""
-    end = min(len(old), len(new))
-    low = start + 1
-    if end <= low or old[end - 1] == new[end - 1]:
-        return max(end, low)
-    while low < end:
-        middle = (low + end) >> 1
-        if old[middle] == new[middle]:
-            low = middle + 1
-        else:
-            end = middle
-    return low
 
 
 def _require_chained(trace: Trace, paths: Sequence[KeyPath], known: Sequence[int]) -> None:

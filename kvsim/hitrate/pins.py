@@ -42,6 +42,18 @@ PIN_COLUMNS: Final = {
 """Column of `PinEffect.frame` -> dtype. The difference is timed less instant, in points."""
 
 
+_SIZES: Final = "the capacities are GPU blocks, and there is no CPU tier"
+_NOT_HERE: Final = {
+    "gpu_blocks": _SIZES,
+    "gpu_gib": _SIZES,
+    "cpu_blocks": _SIZES,
+    "cpu_gib": _SIZES,
+    "instant": "the comparison is with a timed simulation",
+    "limit": "give a shorter trace",
+}
+"""Field of `ReplayConfig` -> why `pin_effect` does not take it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PinPoint:
     """One capacity at one load: hit rates without and with requests in flight.
@@ -192,9 +204,9 @@ def pin_effect(
     UserError
         If an argument cannot be used, or no request fits.
     """
-    for name in ("gpu_blocks", "gpu_gib", "cpu_blocks", "cpu_gib", "instant"):
+    for name, why in _NOT_HERE.items():
         if name in settings:
-            raise ConfigError(f"{name} cannot be set here: the capacities are GPU blocks")
+            raise ConfigError(f"{name} cannot be set here: {why}")
     chosen = checked_capacities(capacities)
     speeds = list(loads)
     if not speeds:

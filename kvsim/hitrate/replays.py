@@ -194,8 +194,9 @@ def replay(
     """Replay a trace at one capacity under the prefix rule, one request after another.
 
     A policy gets the calls that the core makes when nothing is in flight, so each request hits
-    what `kvsim.replay(..., instant=True)` hits with one tier; but a request with more blocks than
-    the cache is not refused: it keeps its first blocks.
+    what `kvsim.replay(..., instant=True)` hits with one tier (a cost-aware policy: given the same
+    `recompute_ns`). But a request with more blocks than the cache is not refused: it keeps its
+    first blocks.
 
     Parameters
     ----------

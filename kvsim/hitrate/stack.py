@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Final
 from kvsim.analysis.metrics import DEFINITIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -90,8 +92,7 @@ def stack_histogram(pieces: Pieces, trace: Trace, first: int = 0) -> StackHistog
     lengths = pieces.lengths
     num_blocks = sum(lengths) - sum(pieces.known())
     steps = array("q", bytes(8 * (num_blocks + 2)))
-    lacking: dict[int, int] = {}
-    unusable: dict[int, int] = {}
+    ends: list[tuple[int, int]] = []  # of prompts known to their end: position, tokens beyond
     requests, block_size = trace.requests, trace.block_size
     num_requests = len(lengths)
     tree = [0] * (num_requests + 1)  # Fenwick tree: blocks by the request that touched them last
@@ -117,11 +118,7 @@ def stack_histogram(pieces: Pieces, trace: Trace, first: int = 0) -> StackHistog
             above += num_here
             start = end
         if start == length and request >= first and length:
-            tokens = requests[request].num_input_tokens
-            if tokens < length * block_size:
-                lacking[above] = lacking.get(above, 0) + length * block_size - tokens
-            if tokens <= length * block_size:
-                unusable[above] = unusable.get(above, 0) + 1
+            ends.append((above, requests[request].num_input_tokens - length * block_size))
         num_seen += length
         i = request + 1
         while i <= num_requests:
@@ -132,17 +129,18 @@ def stack_histogram(pieces: Pieces, trace: Trace, first: int = 0) -> StackHistog
     return StackHistogram(
         block_size=block_size,
         within=_frozen(within[: depth + 1].copy()),
-        lacking=_summed(lacking, depth),
-        unusable=_summed(unusable, depth),
+        lacking=_summed(((at, max(0, -beyond)) for at, beyond in ends), depth),
+        # One token is always computed: it is in this block unless others follow that are in none.
+        unusable=_summed(((at, int(beyond <= 0)) for at, beyond in ends), depth),
     )
 
 
-def _summed(counts: dict[int, int], depth: int) -> NDArray[np.int64]:
+def _summed(counts: Iterable[tuple[int, int]], depth: int) -> NDArray[np.int64]:
     import numpy as np
 
     each = np.zeros(depth + 1, dtype=np.int64)
-    for position, count in counts.items():
-        each[position] = count
+    for position, count in counts:
+        each[position] += count
     return _frozen(np.cumsum(each))
 
 

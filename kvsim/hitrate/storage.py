@@ -54,28 +54,23 @@ def policy_runs(
     ----------
     nodes, infos
         The paths, and what is known of each request.
-    new_policy
-        Makes the policy.
+    new_policy, seed, recompute_ns
+        Makes the policy, with what is in its context.
     capacity
         In blocks.
-    seed
-        For policies that draw.
-    recompute_ns
-        Cost of computing the block at a depth again.
 
     Raises
     ------
     PolicyError
         If the policy breaks its contract.
     """
-    parent = nodes.parent
-    copies = Copies(len(parent))
-    peel: Peel = partial(copies.peel, parent, CopyEvent.DROP)
+    copies = Copies(len(nodes.parent))
+    peel: Peel = partial(copies.peel, nodes.parent, CopyEvent.DROP)
     policy = new_policy(
         PolicyContext(
             tier=0,
             capacity_blocks=capacity,
-            num_nodes=len(parent),
+            num_nodes=len(nodes.parent),
             key_of=nodes.key_of,
             rng=Random(seed),
             recompute_ns=recompute_ns,
@@ -100,8 +95,7 @@ def policy_runs(
         if run < end:
             new = path[run:end]
             copies.reserve_chain(new, new, is_written=True)
-            if not run:
-                holds[ROOT] += 1
+            holds[ROOT] += not run
             policy.on_insert(new, run, info)
         if end:
             # What held the last block found is its first new child now, or nothing.

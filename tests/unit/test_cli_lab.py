@@ -31,6 +31,11 @@ def printed(capsys: pytest.CaptureFixture[str], *command: str) -> object:
     return json.loads(out)
 
 
+def rows_of(table: str) -> list[list[str]]:
+    """Return the words of each line."""
+    return [line.split() for line in table.splitlines()]
+
+
 def test_a_curve_is_a_list_of_capacities_and_hits(
     story: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -61,7 +66,7 @@ def test_a_plane_is_a_list_of_sizes_and_hits(
 ) -> None:
     for mode in ("exclusive", "inclusive"):
         found = printed(capsys, "plane", story, "--mode", mode, "--gpu", "1,2", "--cpu", "0,9")
-        plane = tier_plane(three_prompts(), mode, [1, 2], [0, 9])  # type: ignore[arg-type]
+        plane = tier_plane(three_prompts(), mode, [1, 2], [0, 9])
         assert found == plane.points()
     assert isinstance(found, list)
     assert set(found[0]) == {"gpu", "cpu", "gpu_hits", "cpu_hits", "hits"}
@@ -111,9 +116,9 @@ def test_a_picture_is_saved(
         ("curve {} --warmup 1", "warmup must be a share of the requests from 0 to less than 1"),
         ("curve {} --plot a.gif", "--plot a.gif: the name must end in .pdf, .png, .svg"),
         ("curve {} --plot no/a.png", "--plot no/a.png: there is no folder no"),
-        ("curve {} --limit 0", "limit must be a positive integer, not 0"),
+        ("curve {} --limit 0", "limit must be an integer of at least 1, not 0"),
         ("curve nothing.jsonl", "nothing.jsonl: no such file or directory"),
-        ("curve sample:chat --limit 0", "limit must be a positive integer, not 0"),
+        ("curve sample:chat --limit 0", "limit must be an integer of at least 1, not 0"),
         ("curve sample:chat --partial count", "--partial of sample:chat is never, not count"),
         ("curve {} --capacity 9", "unknown option '--capacity'. Did you mean --capacities?"),
         ("plane {} --gpu 1", "the following arguments are required: --cpu"),

@@ -45,6 +45,8 @@ def test_the_sizes_of_the_tiers_are_the_capacities() -> None:
     trace = trace_of(("abc", 12))
     with pytest.raises(ConfigError, match="cpu_blocks cannot be set here"):
         pin_effect(trace, [9], cpu_blocks=3)
+    with pytest.raises(ConfigError, match="limit cannot be set here: give a shorter trace"):
+        pin_effect(trace, [9], limit=1)
     with pytest.raises(ConfigError, match="loads must have at least one number"):
         pin_effect(trace, [9], loads=[])
     with pytest.raises(ConfigError, match="speed must be above 0"):

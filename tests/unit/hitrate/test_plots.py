@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-import kvsim
 from kvsim.analysis.plots import new_figure
 from kvsim.errors import UserError
 from kvsim.hitrate import (
@@ -25,6 +24,7 @@ from kvsim.hitrate import (
     two_tier_bound,
 )
 from kvsim.hitrate.plots import _round_levels
+from kvsim.testing import PerBlockLRU
 from tests.unit.stories import SECOND_NS, three_prompts, trace_of
 
 if TYPE_CHECKING:
@@ -114,6 +114,6 @@ def test_levels_are_whole_percentages_and_few() -> None:
 
 
 def test_a_sample_plots_where_nothing_is_known_of_the_error() -> None:
-    curve = sampled_replay(kvsim.sample(), "fifo", [500], 0.05)
+    curve = sampled_replay(loop(), PerBlockLRU, [3, 4], 0.5)
     ax = curve.plot(new_figure().add_subplot())
     assert "error not known" in ax.get_title(loc="left")
