@@ -13,16 +13,29 @@ from kvsim.version import __version__
 
 if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
+    from kvsim.capacity import size
+    from kvsim.engines import explain
     from kvsim.trace.loading import load as load_trace
 
-__all__ = ["ReplayConfig", "ReplayResult", "__version__", "load_trace", "replay", "sample"]
+__all__ = [
+    "ReplayConfig",
+    "ReplayResult",
+    "__version__",
+    "explain",
+    "load_trace",
+    "replay",
+    "sample",
+    "size",
+]
 
 _HOME: Final = {
     "ReplayConfig": ("kvsim.api", "ReplayConfig"),
     "ReplayResult": ("kvsim.api", "ReplayResult"),
+    "explain": ("kvsim.engines", "explain"),
     "load_trace": ("kvsim.trace.loading", "load"),
     "replay": ("kvsim.api", "replay"),
     "sample": ("kvsim.api", "sample"),
+    "size": ("kvsim.capacity", "size"),
 }
 
 

@@ -23,9 +23,11 @@ _RESIDENCIES: Final[dict[str, Literal["resident", "bypass"]]] = {
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the arguments of the command."""
+    from kvsim.cli.engine import add_engine_argument
     from kvsim.cli.lab import add_trace_arguments
 
     add_trace_arguments(parser)
+    add_engine_argument(parser)
     parser.add_argument(
         "--policy", default="lru", metavar="NAME",
         help="lru (all capacities at once), opt, opt-bypass, or any policy; default: lru",
@@ -40,9 +42,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> None:
     """Compute the curve, draw, print."""
     from kvsim.analysis.metrics import DEFINITIONS
+    from kvsim.cli.engine import take_engine
     from kvsim.cli.lab import check_picture, load_trace, save_picture, show_table
 
     check_picture(arguments.plot)
+    engine = take_engine(arguments)
     trace = load_trace(arguments)
     curve = _curve(arguments, trace)
     if arguments.plot is not None:
@@ -51,7 +55,8 @@ def run(arguments: Namespace) -> None:
     if arguments.json:
         print(json.dumps(curve.points(), sort_keys=True, allow_nan=False))
         return
-    show_table(curve.title, ("blocks", *DEFINITIONS), curve.table_rows(), [curve.basis.caption])
+    notes = [curve.basis.caption, *(() if engine is None else engine.unset())]
+    show_table(curve.title, ("blocks", *DEFINITIONS), curve.table_rows(), notes)
 
 
 def _curve(arguments: Namespace, trace: Trace) -> HitCurve:

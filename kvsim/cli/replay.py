@@ -6,6 +6,8 @@ import sys
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Final
 
+from kvsim.cli.engine import add_engine_argument
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable
@@ -95,6 +97,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--verify", action="store_true", help="decide the recorded run again, and compare"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON value, no table")
+    add_engine_argument(parser)
     for group, options in OPTIONS.items():
         titled = parser.add_argument_group(group)
         for name, (kind, text) in options.items():
@@ -108,12 +111,20 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Replay, save, print; return the exit code."""
     from kvsim.api import replay
+    from kvsim.cli.engine import take_engine
     from kvsim.cli.terminal import progress_bar, show
     from kvsim.saving import check_folder
 
     if arguments.out is not None:
         check_folder(arguments.out)  # better now than after an hour
+    engine = take_engine(arguments)
     settings = {name: getattr(arguments, name) for options in OPTIONS.values() for name in options}
+    notes: list[str] = []
+    if engine is not None:
+        is_own = settings["policy"] is None
+        if is_own:
+            settings["policy"] = engine.policy
+        notes = [f"{engine.name}: {rule}" for rule in engine.unset(has_stamp=is_own)]
     with progress_bar("replay") as progress:
         result = replay(
             arguments.trace,
@@ -129,6 +140,8 @@ def run(arguments: Namespace) -> int:
         print(result.to_json())
     else:
         show(result, saved_to=arguments.out)
+        for note in notes:
+            print(f"note: {note}")
     for fault in result.faults:
         print(f"kvsim: {fault}", file=sys.stderr)
     return 1 if result.faults else 0
