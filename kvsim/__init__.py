@@ -13,16 +13,30 @@ from kvsim.version import __version__
 
 if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
+    from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
 
-__all__ = ["ReplayConfig", "ReplayResult", "__version__", "load_trace", "replay", "sample"]
+__all__ = [
+    "ReplayConfig",
+    "ReplayResult",
+    "SweepConfig",
+    "SweepResult",
+    "__version__",
+    "load_trace",
+    "replay",
+    "sample",
+    "sweep",
+]
 
 _HOME: Final = {
     "ReplayConfig": ("kvsim.api", "ReplayConfig"),
     "ReplayResult": ("kvsim.api", "ReplayResult"),
+    "SweepConfig": ("kvsim.sweeping.run", "SweepConfig"),
+    "SweepResult": ("kvsim.sweeping.run", "SweepResult"),
     "load_trace": ("kvsim.trace.loading", "load"),
     "replay": ("kvsim.api", "replay"),
     "sample": ("kvsim.api", "sample"),
+    "sweep": ("kvsim.sweeping.run", "sweep"),
 }
 
 
