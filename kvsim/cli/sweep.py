@@ -156,13 +156,15 @@ def _show(table: SweepResult, comparisons: list[pd.DataFrame], arguments: Namesp
     ]
     _print_table("hit rate (prefix_token)", heads, rows, num_left=len(places))
     if comparisons:
-        of_policy = {str(each["policy"][0]): json_rows(each) for each in comparisons}
+        found = [json_rows(each) for each in comparisons]
         rows = [
-            [*_words(row, places), *(_difference(found[index]) for found in of_policy.values())]
-            for index, row in enumerate(rates)
+            [*_words(row, places), *_difference(row)]
+            for rows in zip(*found, strict=True)
+            for row in rows
         ]
-        title = f"percentage points above {arguments.baseline} [95 % interval]"
-        _print_table(title, [*places.values(), *of_policy], rows, num_left=len(places))
+        title = f"percentage points above {arguments.baseline}"
+        heads = [*places.values(), "policy", "points", "95 % interval"]
+        _print_table(title, heads, rows, num_left=len(places) + 1)
     print(f"saved to {arguments.out}")
 
 
@@ -192,13 +194,15 @@ def _share(rate: object) -> str:
     return f"{rate:.2%}" if isinstance(rate, float) else "failed"
 
 
-def _difference(row: dict[str, object]) -> str:
+def _difference(row: dict[str, object]) -> list[str]:
+    """Return the policy, by how many points it is above the baseline, and the interval."""
+    policy = str(row["policy"])
     low, high, difference = (row[name] for name in ("ci_low", "ci_high", "difference"))
     if not isinstance(difference, float):
-        return "failed"
+        return [policy, "failed", ""]
     if not isinstance(low, float) or not isinstance(high, float):
-        return f"{100 * difference:+.2f} [too few]"
-    return f"{100 * difference:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}]"
+        return [policy, f"{100 * difference:+.2f}", "too few requests"]
+    return [policy, f"{100 * difference:+.2f}", f"{100 * low:+.2f} to {100 * high:+.2f}"]
 
 
 _PICTURES: Final = (".pdf", ".png", ".svg")

@@ -116,19 +116,14 @@ class SweepConfig:
         found = {}
         for number, variant in enumerate(self.configs or ({"name": DEFAULT_CONFIG},), start=1):
             own = {key: value for key, value in variant.items() if key != "name"}
-            section = _variant(number) if own else "settings"
-            try:
-                config = ReplayConfig(instant=self.mode == Mode.INSTANT)
-                for settings in (self.settings, own):
+            config = ReplayConfig(instant=self.mode == Mode.INSTANT)
+            for section, settings in (("settings", self.settings), (_variant(number), own)):
+                try:
                     config = config.with_settings(with_shapes(settings))
-                if config.clock is not Clock.VIRTUAL:
-                    raise ConfigError(
-                        f"backend {config.backend!r} runs on the wall clock: cells that run at the"
-                        " same time would measure each other; a sweep takes 'sim'"
-                    )
-            except UserError as error:
-                error.add_note(section)
-                raise
+                    _check_clock(config)
+                except UserError as error:
+                    error.add_note(section)
+                    raise
             found[str(variant["name"])] = config
         return found
 
@@ -209,6 +204,14 @@ def _first_line(text: str, sections: list[str]) -> int:
         if index < len(starts):
             return text.count("\n", 0, starts[index]) + 1
     return 1
+
+
+def _check_clock(config: ReplayConfig) -> None:
+    if config.clock is not Clock.VIRTUAL:
+        raise ConfigError(
+            f"backend {config.backend!r} runs on the wall clock: cells that run at the same time"
+            " would measure each other; a sweep takes 'sim'"
+        )
 
 
 def _variant(number: int) -> str:

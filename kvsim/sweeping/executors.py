@@ -7,10 +7,12 @@ cluster of your own you must trust. kvsim itself unpickles nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import warnings
 from contextlib import ExitStack, closing, contextmanager
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from kvsim.errors import ConfigError, UserError
@@ -26,6 +28,9 @@ DASK: Final = "dask"
 
 _IDLE_S: Final = 60
 """After so many seconds without a cell a local worker ends; the pool starts another at need."""
+
+_LOOK_S: Final = 1.0
+"""How often a local worker looks whether its parent is there: within it, killed ones are gone."""
 
 _LOOPBACK: Final = "127.0.0.1"
 
@@ -67,7 +72,8 @@ def running(
             stack.callback(_end_local_workers)
             options: dict[str, Any] = {
                 "backend": "loky",
-                "initializer": silence_worker,
+                "initializer": _begin_worker,
+                "initargs": (os.getpid(),),
                 "idle_worker_timeout": _IDLE_S,
             }
         elif executor == DASK:
@@ -113,13 +119,26 @@ def _translated(results: Iterator[CellResult]) -> Iterator[CellResult]:
         ) from error
 
 
+def _begin_worker(parent: int) -> None:
+    """Make a process of joblib's pool quiet, and let it end if its parent has been killed.
+
+    Such a process waits for work on a pipe that it holds the other end of too, so that it would
+    not notice.
+    """
+    silence_worker()
+    Thread(target=_end_without, args=(parent,), daemon=True).start()
+
+
+def _end_without(parent: int) -> None:
+    never = Event()
+    while os.getppid() == parent:
+        never.wait(_LOOK_S)
+    os._exit(1)
+
+
 def silence_worker() -> None:
     """Send what a worker process prints nowhere, and leave Ctrl-C to the process that began it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _discard_output()
-
-
-def _discard_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         os.dup2(nowhere, stream)
@@ -190,8 +209,9 @@ def _own_cluster(jobs: int | None) -> Iterator[Any]:
             processes=True,
             host=_LOOPBACK,
             dashboard_address=None,
+            silence_logs=logging.CRITICAL,  # what goes wrong comes as an exception
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        client.run(_discard_output)
+        client.run(silence_worker)
         yield client
