@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import warnings
-from contextlib import ExitStack, closing, contextmanager
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -91,9 +93,7 @@ def _results(
     options: dict[str, Any],
     num_jobs: int,
 ) -> Iterator[Iterator[CellResult]]:
-    with warnings.catch_warnings(), _chosen(joblib, options):
-        # That results were not all taken is what an interruption is, and no mistake.
-        warnings.filterwarnings("ignore", message=".*generator", category=UserWarning)
+    with _chosen(joblib, options):
         parallel = joblib.Parallel(
             n_jobs=num_jobs,
             return_as="generator_unordered",
@@ -103,20 +103,36 @@ def _results(
         results: Generator[CellResult, None, None] = parallel(
             joblib.delayed(run_cell)(cell) for cell in cells
         )
-        with closing(results):
-            yield _translated(results)
+        given = _translated(results)  # held here, so that nobody closes it before this block ends
+        try:
+            yield given
+        finally:
+            with warnings.catch_warnings():
+                # That results are left is what an interruption is, and no mistake.
+                warnings.filterwarnings("ignore", category=UserWarning, module="joblib")
+                results.close()
 
 
 def _translated(results: Iterator[CellResult]) -> Iterator[CellResult]:
     """Yield the results; the end of a worker becomes an error that says what to do."""
     try:
         yield from results
-    except (OSError, RuntimeError) as error:
-        # joblib: TerminatedWorkerError; Dask: KilledWorker, CommClosedError, TimeoutError.
+    except _losses() as error:
         raise UserError(
             f"a worker of the sweep has ended or cannot be reached ({type(error).__name__}); was"
             " there memory enough? Finished cells are kept: run the sweep again, with fewer jobs"
         ) from error
+
+
+def _losses() -> tuple[type[BaseException], ...]:
+    """Return what is raised in place of the results of a worker that is lost.
+
+    A cell itself raises nothing. joblib: TerminatedWorkerError, a RuntimeError; Dask: KilledWorker,
+    FutureCancelledError, CommClosedError (an OSError).
+    """
+    found: tuple[type[BaseException], ...] = (OSError, RuntimeError, CancelledError)
+    dask = sys.modules.get("distributed")
+    return found if dask is None else (*found, dask.KilledWorker)
 
 
 def _begin_worker(parent: int) -> None:

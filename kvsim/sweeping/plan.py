@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
@@ -135,10 +136,11 @@ def _source_sha256(policy: str) -> str | None:
     module, colon, _ = policy.partition(":")
     if not colon:
         return None
-    try:
+    with suppress(UserError):  # that it cannot be loaded, each of its cells will say
         policy_factory(policy)  # whoever loads it knows where to look for it
+    try:
         spec = find_spec(module)
-    except (UserError, ImportError, ValueError, AttributeError):
+    except (ImportError, ValueError, AttributeError):
         return None
     if spec is None or not spec.has_location or spec.origin is None:
         return None

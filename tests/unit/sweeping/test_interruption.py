@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kvsim.errors import UserError
 from kvsim.sweeping.run import sweep
 
 ROOT = Path(__file__).parents[3]
@@ -113,3 +114,27 @@ def test_a_sweep_that_is_stopped_keeps_its_cells_and_leaves_no_process(
     now = {file.name: file.read_bytes() for file in (out / "cells").glob("*.parquet")}
     assert {name: now[name] for name in kept} == kept
     assert len(now) == NUM_CELLS
+
+
+def kill_a_worker() -> None:
+    """Kill a process of joblib's pool, as the system does when memory is short."""
+    for pid in members(os.getpgrp()):
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        is_child = int(stat.rpartition(") ")[2].split()[1]) == os.getpid()
+        if is_child and b"LokyProcess" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+            return
+
+
+def test_a_worker_that_is_lost_is_told_in_one_line_and_costs_no_cell(tmp_path: Path) -> None:
+    told: list[int] = []
+
+    def kill_in_the_middle(done: int, total: int) -> None:
+        told.append(done)
+        if done == 2:
+            kill_a_worker()
+
+    with pytest.raises(UserError, match=r"a worker of the sweep has ended .* run the sweep again"):
+        sweep(SWEEP, out=tmp_path, jobs=2, progress=kill_in_the_middle)
+    assert 2 <= told[-1] < NUM_CELLS
+    assert len(list((tmp_path / "cells").glob("*.parquet"))) == told[-1]
