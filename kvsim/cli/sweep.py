@@ -187,7 +187,7 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]], *, num_lef
 
 def _words(row: dict[str, object], places: dict[str, str]) -> list[str]:
     values = [row[name] for name in places]
-    return [f"{each:,}" if isinstance(each, int) else str(each) for each in values]
+    return [f"{each:,}" if isinstance(each, int) else str(each or "-") for each in values]
 
 
 def _share(rate: object) -> str:

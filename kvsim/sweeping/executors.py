@@ -71,7 +71,8 @@ def running(
     joblib = _joblib()
     with ExitStack() as stack:
         if executor == LOCAL:
-            stack.callback(_end_local_workers)
+            if jobs != 1:  # one cell at a time needs no other process
+                stack.callback(_end_local_workers)
             options: dict[str, Any] = {
                 "backend": "loky",
                 "initializer": _begin_worker,

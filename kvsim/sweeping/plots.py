@@ -30,6 +30,7 @@ _STYLES: Final[tuple[Literal["-", "--", ":", "-."], ...]] = ("-", "--", ":", "-.
 _FAINT: Final = "#666666"
 _PANEL_INCHES: Final = (5.6, 3.8)
 _MOST_IN_A_ROW: Final = 2
+_MOST_TICKS: Final = 6
 _LOG_SPAN: Final = 5
 """From this ratio of the largest to the smallest capacity on, the axis is logarithmic."""
 
@@ -64,9 +65,10 @@ def plot_rates(rates: pd.DataFrame, *, policies: Sequence[str], definition: str,
         Which columns are policies, in an order that all panels share.
     """
     x, other = ("gpu_blocks", "cpu_blocks")
+    sized = rates.dropna(subset=[x, other])  # settings that do not fit the trace have no size
     if rates[x].nunique() == 1 < rates[other].nunique():
         x, other = other, x
-    groups = dict(list(rates.groupby(["config", other], sort=False)))
+    groups = dict(list(sized.groupby(["config", other], sort=False)))
     looks = _looks(policies)
     for part, style in zip(groups.values(), cycle(_STYLES), strict=False):
         for policy, look in looks.items():
@@ -104,7 +106,7 @@ def _looks(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def _finish(ax: Axes, rates: pd.DataFrame, *, x: str, definition: str) -> None:
-    sizes = rates[x].to_numpy(dtype=np.float64)
+    sizes = rates[x].dropna().to_numpy(dtype=np.float64)
     above_zero = sizes[sizes > 0]
     if len(above_zero) and sizes.max() >= _LOG_SPAN * above_zero.min():
         if sizes.min() > 0:
@@ -112,7 +114,7 @@ def _finish(ax: Axes, rates: pd.DataFrame, *, x: str, definition: str) -> None:
         else:
             ax.set_xscale("symlog", linthresh=float(above_zero.min()))
     ticks = np.unique(sizes)
-    if len(ticks) <= 6:
+    if 0 < len(ticks) <= _MOST_TICKS:
         ax.set_xticks(ticks)
         ax.xaxis.set_minor_locator(NullLocator())
     elif ax.get_xscale() == "log":
@@ -135,7 +137,7 @@ def _caption(rates: pd.DataFrame) -> str:
     parts = [f"clock: {rates.attrs['clock']}", f"seed {seeds}"]
     for column, tier in (("gpu_blocks", "GPU"), ("cpu_blocks", "CPU")):
         if rates[column].nunique() == 1:
-            parts.append(f"{rates[column].iloc[0]:,} {tier} blocks")
+            parts.append(f"{rates[column].dropna().iloc[0]:,} {tier} blocks")
     facts = rates.attrs["traces"][rates["trace"].iloc[0]]
     return " · ".join([*parts, f"{facts['block_size']} tokens a block"])
 

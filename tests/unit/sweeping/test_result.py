@@ -60,7 +60,7 @@ def test_attributes_say_what_the_figures_rest_on(desk: None) -> None:
 
 
 def test_policies_are_compared_request_by_request(chat: SweepResult) -> None:
-    (row,) = chat.compare("belady", baseline="lru").itertuples()
+    (row,) = chat.compare("belady", baseline="lru").to_dict("records")
     rates = chat.rates()
     alone = [
         kvsim.replay(
@@ -70,16 +70,16 @@ def test_policies_are_compared_request_by_request(chat: SweepResult) -> None:
     ]
     hits = [int(each["num_hit_tokens"].sum()) for each in alone]
     total = int(alone[0]["num_input_tokens"].sum())
-    assert row.difference == (hits[0] - hits[1]) / total
-    assert (row.policy_rate, row.baseline_rate) == (rates["belady"][0], rates["lru"][0])
-    assert row.ci_low < row.difference < row.ci_high
-    assert (row.num_requests, row.unit) == (150, "session")
-    assert row.num_units == alone[0]["session_id"].nunique()
+    assert row["difference"] == (hits[0] - hits[1]) / total
+    assert (row["policy_rate"], row["baseline_rate"]) == (rates["belady"][0], rates["lru"][0])
+    assert row["ci_low"] < row["difference"] < row["ci_high"]
+    assert (row["num_requests"], row["unit"]) == (150, "session")
+    assert row["num_units"] == alone[0]["session_id"].nunique()
 
 
 def test_a_policy_is_no_better_than_itself(chat: SweepResult) -> None:
-    (row,) = chat.compare("lru", baseline="lru").itertuples()
-    assert (row.difference, row.ci_low, row.ci_high) == (0.0, 0.0, 0.0)
+    (row,) = chat.compare("lru", baseline="lru").to_dict("records")
+    assert [row[name] for name in ("difference", "ci_low", "ci_high")] == [0.0, 0.0, 0.0]
 
 
 def test_a_trace_without_sessions_is_drawn_in_runs(desk: None) -> None:

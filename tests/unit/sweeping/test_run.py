@@ -2,21 +2,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Never
 
 import joblib
+import numpy as np
 import pandas as pd
 import pytest
 from joblib.parallel import ThreadingBackend  # what a backend of others looks like
 
 import kvsim
+from kvsim.analysis.plots import new_figure
 from kvsim.errors import ConfigError, UserError
+from kvsim.policies import POLICIES
 from kvsim.sweeping import cells
 from kvsim.sweeping.config import sweep_config
 from tests.unit.sweeping.story import table_of, write_traces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from kvsim.trace import Trace
 
 LRU_AT_4, FIFO_AT_4, AT_100 = 12 / 44, 12 / 44, 16 / 44
 
@@ -52,12 +57,12 @@ def test_a_cell_is_the_replay_that_it_says(desk: Path) -> None:
         jobs=1,
     )  # fmt: skip
     alone = kvsim.replay("four.jsonl", policy="fifo", gpu_blocks=4, cpu_blocks=3, **settings)  # type: ignore[arg-type]
-    frame = table.frame.set_index(["figure", "tier"])
+    rows = {(row["figure"], row["tier"]): row for row in table.frame.to_dict("records")}
     for name, hits in alone.hits.items():
-        row = frame.loc[(name, "all")]
-        assert (row["hits"], row["total"], row["value"]) == tuple(hits.values())
+        row = rows[name, "all"]
+        assert [row["hits"], row["total"], row["value"]] == list(hits.values())
     for tier in ("gpu", "cpu"):
-        assert frame.loc[("block", tier)]["hits"] == alone.tiers[tier]["hits"]["block"]["hits"]
+        assert rows["block", tier]["hits"] == alone.tiers[tier]["hits"]["block"]["hits"]
     values = table.frame.set_index("figure")["value"]
     assert alone.ttft_ms is not None
     assert alone.swaps is not None
@@ -123,6 +128,20 @@ def test_a_cell_that_cannot_run_is_a_row_that_says_why(desk: Path) -> None:
     assert table.failures[0].startswith("lru on three.jsonl, config default, 1 GPU + 0 CPU blocks")
 
 
+def test_settings_that_do_not_fit_the_trace_are_rows_without_a_size(desk: Path) -> None:
+    sweep = {
+        "traces": ["three.jsonl"],
+        "policies": ["lru"],
+        "configs": [{"name": "none", "gpu_gib": 0.0}, {"name": "some", "gpu_blocks": 4}],
+    }
+    table = kvsim.sweep(sweep, out="out", jobs=1)
+    assert table.num_cells == {"total": 2, "done": 1, "failed": 1}
+    assert "gpu_gib must hold a block at least" in table.failures[0]
+    assert table.frame["gpu_blocks"].isna().tolist().count(True) == 1
+    (ax,) = table.plot(ax=new_figure().add_subplot())
+    assert [len(np.asarray(line.get_xdata())) for line in ax.lines] == [1]
+
+
 def test_a_cell_that_failed_is_tried_again(desk: Path) -> None:
     table = table_of(policies=["nosuch"], gpu_blocks=[4], traces=["three.jsonl"])
     told: list[tuple[int, int]] = []
@@ -134,13 +153,13 @@ def test_a_cell_that_failed_is_tried_again(desk: Path) -> None:
 def test_a_policy_that_raises_anything_costs_its_own_cells(
     desk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(context: object) -> object:
-        return 1 // 0
+    def broken(context: object) -> Never:
+        raise ZeroDivisionError("of mine")
 
-    monkeypatch.setitem(kvsim.policies.POLICIES, "broken", broken)  # type: ignore[attr-defined]
+    monkeypatch.setitem(POLICIES, "broken", broken)
     table = kvsim.sweep(table_of(policies=["broken", "lru"]), jobs=1)
     assert table.num_cells == {"total": 8, "done": 4, "failed": 4}
-    assert "ZeroDivisionError: integer division or modulo by zero (" in table.failures[0]
+    assert "ZeroDivisionError: of mine (" in table.failures[0]
 
 
 @pytest.mark.parametrize("damage", [b"", b"PAR1", None])
@@ -156,11 +175,11 @@ def test_a_file_that_is_no_cell_is_run_again(desk: Path, damage: bytes | None) -
 def test_a_trace_is_read_once_by_a_process(desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
 
-    def counted(path: str, **options: object) -> object:
+    def counted(path: str, **options: Any) -> Trace:  # noqa: ANN401  (what is passed on)
         read.append(Path(path).name)
         return load(path, **options)
 
-    load = cells.load
+    load = kvsim.load_trace
     monkeypatch.setattr(cells, "load", counted)
     kvsim.sweep(table_of(), jobs=1)
     # Once when the cells are planned, and once more for all the cells of it.
