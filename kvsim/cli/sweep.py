@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -143,7 +143,7 @@ def json_rows(frame: pd.DataFrame) -> list[dict[str, object]]:
 
 def _show(table: SweepResult, comparisons: list[pd.DataFrame], arguments: Namespace) -> None:
     """Print the rates, and the comparisons, as tables."""
-    counts, rates = table.num_cells, json_rows(table.rates())
+    counts, rates, short = table.num_cells, json_rows(table.rates()), table.short_names
     # What is the same everywhere is said once, above the table.
     places = {name: head for name, head in _HEADS.items() if len({row[name] for row in rates}) > 1}
     said = [f"{head} {rates[0][name]}" for name, head in _HEADS.items() if name not in places]
@@ -152,30 +152,32 @@ def _show(table: SweepResult, comparisons: list[pd.DataFrame], arguments: Namesp
         print(", ".join(said))
     heads = [*places.values(), *table.policies]
     rows = [
-        [*_words(row, places), *(_share(row[name]) for name in table.policies)] for row in rates
+        [*_words(row, places, short), *(_share(row[name]) for name in table.policies)]
+        for row in rates
     ]
-    _print_table("hit rate (prefix_token)", heads, rows, num_left=len(places))
+    _print_table("hit rate (prefix_token)", heads, rows)
     if comparisons:
         found = [json_rows(each) for each in comparisons]
         rows = [
-            [*_words(row, places), *_difference(row)]
+            [*_words(row, places, short), *_difference(row)]
             for rows in zip(*found, strict=True)
             for row in rows
         ]
         title = f"percentage points above {arguments.baseline}"
         heads = [*places.values(), "policy", "points", "95 % interval"]
-        _print_table(title, heads, rows, num_left=len(places) + 1)
+        _print_table(title, heads, rows)
     print(f"saved to {arguments.out}")
 
 
-def _print_table(title: str, heads: list[str], rows: list[list[str]], *, num_left: int) -> None:
+def _print_table(title: str, heads: list[str], rows: list[list[str]]) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     printed = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for index, head in enumerate(heads):
-        printed.add_column(head, justify="left" if index < num_left else "right", overflow="fold")
+    for head in heads:
+        justify: Literal["left", "right"] = "left" if head in _TEXTS else "right"
+        printed.add_column(head, justify=justify, overflow="fold")
     for row in rows:
         printed.add_row(*row)
     console = Console(highlight=False, markup=False, emoji=False)
@@ -185,8 +187,8 @@ def _print_table(title: str, heads: list[str], rows: list[list[str]], *, num_lef
         print(line.rstrip())  # rich fills up the last column
 
 
-def _words(row: dict[str, object], places: dict[str, str]) -> list[str]:
-    values = [row[name] for name in places]
+def _words(row: dict[str, object], places: dict[str, str], short: dict[str, str]) -> list[str]:
+    values = [short[str(row[name])] if name == "trace" else row[name] for name in places]
     return [f"{each:,}" if isinstance(each, int) else str(each or "-") for each in values]
 
 
@@ -206,6 +208,7 @@ def _difference(row: dict[str, object]) -> list[str]:
 
 
 _PICTURES: Final = (".pdf", ".png", ".svg")
+_TEXTS: Final = ("trace", "config", "policy")
 _HEADS: Final = {
     "trace": "trace",
     "config": "config",

@@ -126,7 +126,6 @@ def _finish(ax: Axes, rates: pd.DataFrame, *, x: str, definition: str) -> None:
     tier = "GPU" if x == "gpu_blocks" else "CPU"
     ax.set_xlabel(f"{tier} tier (blocks)")
     ax.set_ylabel(f"hit rate ({definition})")
-    ax.set_title(str(rates["trace"].iloc[0]), loc="left", fontsize=11, pad=20)
     ax.text(0, 1.025, _caption(rates), transform=ax.transAxes, fontsize=7.5, color=_FAINT)
     ax.grid(axis="y", alpha=0.25, linewidth=0.6)
     ax.spines[["top", "right"]].set_visible(False)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 import pandas as pd
@@ -130,6 +131,12 @@ class SweepResult:
     def traces(self) -> list[str]:
         """The traces, as the sweep names them, in its order."""
         return list(dict.fromkeys(cell.trace for cell in self.plan.cells))
+
+    @property
+    def short_names(self) -> dict[str, str]:
+        """Trace -> what a table or a plot calls it: without its folder, if that is no loss."""
+        short = {trace: PurePath(trace).name for trace in self.traces}
+        return short if len(set(short.values())) == len(short) else {each: each for each in short}
 
     def rates(self, definition: str = _COMPARED) -> pd.DataFrame:
         """Return one hit rate of both tiers: a row for each place, a column for each policy.
@@ -261,6 +268,7 @@ class SweepResult:
         for trace, panel in zip(self.traces, axes, strict=True):
             own = rates[rates["trace"] == trace]
             plot_rates(own, policies=self.policies, definition=definition, ax=panel)
+            panel.set_title(self.short_names[trace], loc="left", fontsize=11, pad=20)
         return axes
 
     def summary(self) -> dict[str, JsonValue]:

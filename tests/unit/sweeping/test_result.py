@@ -147,6 +147,21 @@ def test_there_is_a_panel_for_each_trace_and_a_line_for_each_policy(desk: None) 
     assert four.get_xscale() == "log"
 
 
+def test_traces_go_by_their_file_names_where_those_differ(desk: None, tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    write_traces(tmp_path / "a")
+
+    def names(*traces: str) -> dict[str, str]:
+        return kvsim.sweep(table_of(traces=traces, policies=["lru"]), jobs=1).short_names
+
+    assert names("a/four.jsonl", "three.jsonl") == {
+        "a/four.jsonl": "four.jsonl",
+        "three.jsonl": "three.jsonl",
+    }
+    same = ("a/four.jsonl", "four.jsonl")
+    assert names(*same) == dict(zip(same, same, strict=True))
+
+
 def test_styles_of_line_are_variants_and_sizes_of_the_other_tier(desk: None) -> None:
     configs = [{"name": "a"}, {"name": "b", "warmup": 0.5}]
     table = kvsim.sweep(
