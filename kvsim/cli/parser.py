@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import curve, explain, plane, replay, rerun, size
+from kvsim.cli import curve, explain, plane, replay, rerun, size, sweep
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -21,6 +21,7 @@ COMMANDS = {
     "plane": plane,
     "size": size,
     "explain": explain,
+    "sweep": sweep,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
 the exit code; None is 0."""
