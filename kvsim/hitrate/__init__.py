@@ -1,0 +1,1 @@
+"""Hit rates without requests in flight: every capacity at once, every policy, and the optimum."""

@@ -1,0 +1,230 @@
+"""Hits of a policy in a plain cache: no tree, no prefix rule, every block stands alone.
+
+The published definitions of most policies, and the counts that other simulators report, are of
+this kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import repeat
+from random import Random
+from typing import TYPE_CHECKING
+
+from kvsim.core.ports import AccessInfo, PolicyContext, RemoveReason
+from kvsim.errors import ConfigError, PolicyError
+from kvsim.policies import policy_factory
+from kvsim.types import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from kvsim.core.ports import BlockPolicy, EvictionPolicy
+    from kvsim.policies.registry import PolicyMaker
+    from kvsim.trace import Trace
+    from kvsim.types import BlockKey, NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatHits:
+    """What a plain cache hit.
+
+    Parameters
+    ----------
+    policy
+        Name of the policy.
+    capacity_blocks
+        Size of the cache.
+    num_references
+        Block references of the trace.
+    block_hits
+        By request: how many of its blocks were there when their turn came.
+    leading_hits
+        By request: how many of them before its first miss. Under the prefix rule the two are the
+        same; here a block may be there although its prefix is not.
+    """
+
+    policy: str
+    capacity_blocks: int
+    num_references: int
+    block_hits: tuple[int, ...]
+    leading_hits: tuple[int, ...]
+
+    @property
+    def num_block_hits(self) -> int:
+        """Hits of all requests, by the definition `block`."""
+        return sum(self.block_hits)
+
+    @property
+    def num_leading_hits(self) -> int:
+        """Hits of all requests, by the definition `prefix_block`."""
+        return sum(self.leading_hits)
+
+    @property
+    def block_hit_rate(self) -> float:
+        """Hits by references, by the definition `block`; 0 for a trace without blocks."""
+        return self.num_block_hits / self.num_references if self.num_references else 0.0
+
+
+def flat_replay(
+    trace: Trace,
+    policy: str | PolicyMaker | EvictionPolicy | BlockPolicy,
+    capacity_blocks: int,
+    *,
+    seed: int = 0,
+    recompute_ns: Callable[[int], int] = lambda depth: depth + 1,
+) -> FlatHits:
+    """Replay a trace through a cache in which every block stands alone.
+
+    One reference after another, in file order, the first block of a prompt first. A block that is
+    there is hit; one that is not enters, and if the cache is then one over, one other leaves. The
+    policy is the class that a replay under the prefix rule takes, and hears the same calls: each
+    reference is a request of one block, at its depth in the prompt (next uses count references).
+    A policy is asked for a victim after it has heard what enters, as the published algorithms with
+    ghosts need it; the newcomer is in use and cannot be the victim.
+
+    Parameters
+    ----------
+    trace
+        Its blocks and their order; times and lengths change nothing.
+    policy
+        As for `kvsim.replay`.
+    capacity_blocks
+        Size of the cache, at least 1.
+    seed
+        For policies that draw.
+    recompute_ns
+        Cost of computing the block at a depth again, in any unit, for cost-aware policies.
+
+    Raises
+    ------
+    ConfigError
+        If the capacity is not a whole number of at least 1.
+    PolicyError
+        If the policy takes a block that may not leave, or none.
+    """
+    if type(capacity_blocks) is not int or capacity_blocks < 1:
+        raise ConfigError(
+            f"capacity_blocks must be an integer of at least 1, not {capacity_blocks!r}"
+        )
+    name, make, needs_future = policy_factory(policy)
+    # One more than fits is there for a moment; node 0 is nobody's, as under the prefix rule.
+    num_nodes = min(capacity_blocks, trace.num_unique_blocks) + 2
+    key_of: list[BlockKey] = [None] * num_nodes
+    built = make(
+        PolicyContext(
+            tier=0,
+            capacity_blocks=capacity_blocks,
+            num_nodes=num_nodes,
+            key_of=key_of,
+            rng=Random(seed),
+            recompute_ns=recompute_ns,
+        )
+    )
+    cache = _FlatCache(built, capacity_blocks, key_of)
+    hits = [cache.access_all(info, keys) for info, keys in _accesses(trace, needs_future)]
+    return FlatHits(
+        policy=name,
+        capacity_blocks=capacity_blocks,
+        num_references=trace.num_references,
+        block_hits=tuple(num_hits for num_hits, _ in hits),
+        leading_hits=tuple(num_leading for _, num_leading in hits),
+    )
+
+
+def _accesses(
+    trace: Trace,
+    needs_future: bool,  # noqa: FBT001  (as `policy_factory` returns it)
+) -> Iterator[tuple[AccessInfo, Sequence[BlockKey]]]:
+    next_uses = _next_references(trace) if needs_future else repeat(None)
+    for request, next_use_at in zip(trace.requests, next_uses, strict=False):
+        info = AccessInfo(
+            now=request.arrived_at,
+            request_index=request.request_id,
+            session_id=request.session_id,
+            num_tokens=request.num_input_tokens,
+            priority=request.priority,
+            next_use_at=next_use_at,
+        )
+        yield info, request.block_keys
+
+
+def _next_references(trace: Trace) -> list[Sequence[int]]:
+    """Return for each request when its blocks are wanted next, counted in references.
+
+    Not in requests: here a request's blocks come one after another, and which of them is wanted
+    first makes a difference.
+    """
+    next_at: dict[BlockKey, int] = {}
+    found: list[Sequence[int]] = []
+    end = trace.num_references
+    for request in reversed(trace.requests):
+        keys = request.block_keys
+        found.append(tuple(map(next_at.get, keys, repeat(NEVER))))
+        next_at.update(zip(keys, range(end - len(keys), end), strict=True))
+        end -= len(keys)
+    return found[::-1]
+
+
+class _FlatCache:
+    """The blocks that are there, and their policy."""
+
+    def __init__(
+        self, policy: EvictionPolicy, capacity_blocks: int, key_of: list[BlockKey]
+    ) -> None:
+        self._policy = policy
+        self._capacity = capacity_blocks
+        self._key_of = key_of
+        self._node_of: dict[BlockKey, NodeId] = {}
+        self._free = list(range(len(key_of) - 1, 0, -1))
+        self._is_evictable = bytearray(len(key_of))
+
+    def access_all(self, info: AccessInfo, keys: Sequence[BlockKey]) -> tuple[int, int]:
+        """Access the blocks of one request; return its hits, and those before its first miss."""
+        policy, node_of, is_evictable = self._policy, self._node_of, self._is_evictable
+        num_hits = num_leading = 0
+        for depth, key in enumerate(keys):
+            node = node_of.get(key)
+            if node is None:
+                node = self._enter(key)
+                policy.on_insert([node], depth, info)
+                if len(node_of) > self._capacity:
+                    self._make_room(info.now)
+            else:
+                num_leading += num_hits == depth
+                num_hits += 1
+                is_evictable[node] = False
+                policy.on_pinned(node)
+                policy.on_hit([node], depth, info)
+            policy.on_release([node], info)
+            is_evictable[node] = True
+            policy.on_evictable(node)
+        return num_hits, num_leading
+
+    def _enter(self, key: BlockKey) -> NodeId:
+        node = self._free.pop()
+        self._node_of[key] = node
+        self._key_of[node] = key
+        return node
+
+    def _make_room(self, now: int) -> None:
+        victims = self._policy.choose_victims(1, self._peel, now)
+        if len(victims) != 1:
+            raise PolicyError(
+                f"{type(self._policy).__name__}.choose_victims returned {victims} when asked for 1"
+                f" of {len(self._node_of) - 1} evictable blocks"
+            )
+        self._policy.on_remove(victims, RemoveReason.EVICTED)
+        for node in victims:
+            del self._node_of[self._key_of[node]]
+            self._free.append(node)
+
+    def _peel(
+        self, leaf: NodeId, n: int, rank: Sequence[int], limit: int, out: list[NodeId]
+    ) -> NodeId:
+        del n, rank, limit
+        if not self._is_evictable[leaf]:
+            raise PolicyError(f"a policy took node {leaf} as a victim, which is not evictable")
+        self._is_evictable[leaf] = False
+        out.append(leaf)
+        return -1
