@@ -29,6 +29,9 @@ class Belady(RankPolicy):
     manager has it. The bound called "bypass", where a block may be computed without being kept,
     cannot be a policy: admission is all or nothing, and what a request holds is never a victim.
     It is a count over a trace (`kvsim.hitrate`), never less than this one's.
+
+    A request that is refused wants its blocks all the same, so the optimum is exact only where
+    every request fits.
     """
 
     needs_future = True
