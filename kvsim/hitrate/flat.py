@@ -121,8 +121,8 @@ def flat_replay(
             recompute_ns=recompute_ns,
         )
     )
-    cache = _FlatCache(built, capacity_blocks, key_of)
-    hits = [cache.access_all(info, keys) for info, keys in _accesses(trace, needs_future)]
+    cache = FlatCache(built, capacity_blocks, key_of)
+    hits = [_access_all(cache, info, keys) for info, keys in _accesses(trace, needs_future)]
     return FlatHits(
         policy=name,
         capacity_blocks=capacity_blocks,
@@ -166,58 +166,78 @@ def _next_references(trace: Trace) -> list[Sequence[int]]:
     return found[::-1]
 
 
-class _FlatCache:
-    """The blocks that are there, and their policy."""
+class FlatCache:
+    """The blocks that are there, and their policy, one access at a time.
+
+    Parameters
+    ----------
+    policy
+        In its batch form, made with `key_of` and with room for one node more than the capacity.
+    capacity_blocks
+        How many blocks there may be.
+    key_of
+        Filled in here, by node.
+    nodes
+        The nodes to use; default: all but 0, which is nobody's, as under the prefix rule.
+    """
 
     def __init__(
-        self, policy: EvictionPolicy, capacity_blocks: int, key_of: list[BlockKey]
+        self,
+        policy: EvictionPolicy,
+        capacity_blocks: int,
+        key_of: list[BlockKey],
+        nodes: Sequence[NodeId] | None = None,
     ) -> None:
         self._policy = policy
         self._capacity = capacity_blocks
         self._key_of = key_of
         self._node_of: dict[BlockKey, NodeId] = {}
-        self._free = list(range(len(key_of) - 1, 0, -1))
+        self._free = list(range(1, len(key_of)) if nodes is None else nodes)[::-1]
         self._is_evictable = bytearray(len(key_of))
 
-    def access_all(self, info: AccessInfo, keys: Sequence[BlockKey]) -> tuple[int, int]:
-        """Access the blocks of one request; return its hits, and those before its first miss."""
-        policy, node_of, is_evictable = self._policy, self._node_of, self._is_evictable
-        num_hits = num_leading = 0
-        for depth, key in enumerate(keys):
-            node = node_of.get(key)
-            if node is None:
-                node = self._enter(key)
-                policy.on_insert([node], depth, info)
-                if len(node_of) > self._capacity:
-                    self._make_room(info.now)
-            else:
-                num_leading += num_hits == depth
-                num_hits += 1
-                is_evictable[node] = False
-                policy.on_pinned(node)
-                policy.on_hit([node], depth, info)
-            policy.on_release([node], info)
-            is_evictable[node] = True
-            policy.on_evictable(node)
-        return num_hits, num_leading
+    def __contains__(self, key: BlockKey) -> bool:
+        return key in self._node_of
 
-    def _enter(self, key: BlockKey) -> NodeId:
+    def hit(self, key: BlockKey, depth: int, info: AccessInfo) -> None:
+        """Hit a block that is there; it is in use until it is let go of."""
+        node = self._node_of[key]
+        self._is_evictable[node] = False
+        self._policy.on_pinned(node)
+        self._policy.on_hit([node], depth, info)
+
+    def enter(self, key: BlockKey, depth: int, info: AccessInfo) -> list[BlockKey]:
+        """Let a block enter, in use until it is let go of; return what had to leave for it.
+
+        Raises
+        ------
+        PolicyError
+            If the policy takes what it may not, or nothing.
+        """
         node = self._free.pop()
         self._node_of[key] = node
         self._key_of[node] = key
-        return node
+        self._policy.on_insert([node], depth, info)
+        return self._make_room(info.now) if len(self._node_of) > self._capacity else []
 
-    def _make_room(self, now: int) -> None:
+    def let_go(self, key: BlockKey, info: AccessInfo) -> None:
+        """Let a block leave from now on."""
+        node = self._node_of[key]
+        self._policy.on_release([node], info)
+        self._is_evictable[node] = True
+        self._policy.on_evictable(node)
+
+    def _make_room(self, now: int) -> list[BlockKey]:
         victims = self._policy.choose_victims(1, self._peel, now)
         if len(victims) != 1:
             raise PolicyError(
                 f"{type(self._policy).__name__}.choose_victims returned {victims} when asked for 1"
-                f" of {len(self._node_of) - 1} evictable blocks"
+                f" of {sum(self._is_evictable)} evictable blocks"
             )
         self._policy.on_remove(victims, RemoveReason.EVICTED)
-        for node in victims:
-            del self._node_of[self._key_of[node]]
-            self._free.append(node)
+        keys = [self._key_of[node] for node in victims]
+        for key in keys:
+            self._free.append(self._node_of.pop(key))
+        return keys
 
     def _peel(
         self, leaf: NodeId, n: int, rank: Sequence[int], limit: int, out: list[NodeId]
@@ -228,3 +248,17 @@ class _FlatCache:
         self._is_evictable[leaf] = False
         out.append(leaf)
         return -1
+
+
+def _access_all(cache: FlatCache, info: AccessInfo, keys: Sequence[BlockKey]) -> tuple[int, int]:
+    """Access the blocks of one request; return its hits, and those before its first miss."""
+    num_hits = num_leading = 0
+    for depth, key in enumerate(keys):
+        if key in cache:
+            num_leading += num_hits == depth
+            num_hits += 1
+            cache.hit(key, depth, info)
+        else:
+            cache.enter(key, depth, info)
+        cache.let_go(key, info)
+    return num_hits, num_leading
