@@ -16,7 +16,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[type, str]]]] = {
         "cpu_blocks": (int, "CPU blocks; default: 0, no CPU tier"),
         "gpu_gib": (float, "GPU tier in GiB instead: K and V, all ranks together"),
         "cpu_gib": (float, "CPU tier in GiB instead: K and V, all ranks together"),
-        "policy": (str, "eviction policy; default: lru"),
+        "policy": (str, "eviction policy, or module:Name of your own; default: lru"),
         "swap_batch_blocks": (int, "blocks a write-back moves at least; default: gpu/32, <= 128"),
         "low_watermark_blocks": (int, "free blocks at which it begins ahead; default: the batch"),
         "keep_outputs": (bool, "keep full blocks of output tokens; default: yes"),

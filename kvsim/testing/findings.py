@@ -57,9 +57,13 @@ class ConformanceError(PolicyError):
     ----------
     finding
         What it did.
+    problem, contract
+        The two halves of the message: what was done, and the sentence that it breaks.
     """
 
     def __init__(self, finding: Finding, problem: str) -> None:
-        super().__init__(f"{problem} [{finding}; the contract: {CONTRACT[finding]}]")
-        self.finding = finding
-        self.problem = problem
+        contract = CONTRACT[finding]
+        # One line, whatever an exception of the policy's says.
+        problem = " ".join(problem.split())
+        super().__init__(f"{problem} [{finding}; the contract: {contract}]")
+        self.finding, self.problem, self.contract = finding, problem, contract

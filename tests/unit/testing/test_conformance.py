@@ -95,7 +95,7 @@ def test_only_what_can_be_waived_can_be_waived() -> None:
 def test_one_object_is_no_policy_to_check() -> None:
     policy = PerBlockLRU(None)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="needs a class or a name, not one PerBlockLRU object"):
-        check_policy(policy)  # type: ignore[arg-type]
+        check_policy(policy)
 
 
 @pytest.mark.parametrize("numbers", [{"num_traces": 0}, {"num_requests": 0}])
