@@ -30,8 +30,8 @@ class ARC:
     at most as many as the tier has blocks beyond what it holds.
 
     Under the prefix rule the head of a queue often has children; then the first evictable block
-    of the queue goes, and if it has none, of the other queue: ARC's second choice (353 of 94,425
-    victims on the synthetic Mooncake trace with 3,000 blocks, none on most others). The manager
+    of the queue goes, and if it has none, of the other queue: ARC's second choice (2 of 94,520
+    victims on the synthetic Mooncake trace with 3,000 blocks, none on conversation). The manager
     asks for victims before it says what enters, so the paper's tie rule (target met exactly and
     the newcomer is a ghost of the frequent queue) applies in flat replays only.
     """

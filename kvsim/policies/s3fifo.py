@@ -29,9 +29,9 @@ class S3FIFO:
     """Let new blocks prove themselves in a small queue; main gives those hit another round.
 
     Under the prefix rule the head of a queue often has children; then the first evictable block
-    of the queue is looked at, and if it has none, of the other queue: its second choice. That
-    happens often with the small queue, whose blocks are held by children that came back by their
-    ghosts and are in main (20,306 times on the conversation trace of Mooncake with 10,000 blocks).
+    of the queue is looked at, and if it has none, of the other queue: its second choice (for 1,427
+    of 99,526 victims on the synthetic Mooncake trace with 3,000 blocks, none on conversation). A
+    block in the small queue is held by children that came back by their ghosts and are in main.
 
     Parameters
     ----------

@@ -69,6 +69,18 @@ def test_no_more_ghosts_are_kept_than_there_is_room_for() -> None:
     assert play.evict() == [1]
 
 
+def test_where_main_is_in_use_a_block_promoted_to_it_is_the_one_that_goes() -> None:
+    # 1 is back in main, which is one over its three and all in use; 5 is promoted, and alone there.
+    play = Play(S3FIFO(new_context(capacity=4), small_fraction=0.25))
+    play.enter(1, 2, 3, 4)
+    assert play.evict() == [1]
+    play.enter(1, 5)
+    play.hit(5, 5)
+    for node in (1, 2, 3, 4):
+        play.policy.on_pinned(node)
+    assert play.evict(2) == [5]
+
+
 def test_a_victim_that_could_not_leave_is_not_seen_again() -> None:
     play = s3fifo()
     play.enter(*range(1, 11))
