@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
-from kvsim.policies.queues import OWN_CHOICE, Queues, leaf_first
+from kvsim.policies.queues import Queues, leaf_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +37,7 @@ class ARC:
     """
 
     __slots__ = (
-        "_capacity", "_ghosts", "_is_from_frequent", "_key_of", "_left", "_queues", "_rank",
-        "_target",
+        "_capacity", "_ghosts", "_is_from_frequent", "_key_of", "_queues", "_target",
     )  # fmt: skip
 
     def __init__(self, context: PolicyContext) -> None:
@@ -48,8 +47,6 @@ class ARC:
         self._ghosts: tuple[OrderedDict[BlockKey, None], ...] = (OrderedDict(), OrderedDict())
         self._target = 0.0
         self._is_from_frequent = False
-        self._left: dict[NodeId, int] = {}
-        self._rank: Sequence[int] = [0] * context.num_nodes
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Queue the blocks, the ghosts among them as frequent; each ghost moves the target."""
@@ -90,7 +87,7 @@ class ARC:
 
     def on_evictable(self, node: NodeId) -> None:
         """List the block."""
-        self._queues.list(node)
+        self._queues.enlist(node)
 
     def on_pinned(self, node: NodeId) -> None:
         """Take the block off the list."""
@@ -99,10 +96,9 @@ class ARC:
     def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
         """Forget the blocks; keep ghosts of those that were chosen."""
         for node in nodes:
-            if reason in OWN_CHOICE:
-                self._ghosts[self._left.pop(node)][self._key_of[node]] = None
-            else:
-                self._queues.remove(node)
+            queue = self._queues.forget(node, reason)
+            if queue is not None:
+                self._ghosts[queue][self._key_of[node]] = None
         self._trim()
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
@@ -113,16 +109,10 @@ class ARC:
             num_recent = queues.num_settled(_RECENT)
             over = num_recent - self._target
             first = _RECENT if over > 0 or (over == 0 and self._is_from_frequent) else _FREQUENT
-            node = queues.first(first)
+            node = queues.first_of(first, 1 - first)
             if node is None:
-                node = queues.first(1 - first)
-                if node is None:
-                    break
-            self._left[node] = queues.queue_of[node]
-            queues.remove(node)
-            bare = peel(node, 1, self._rank, -1, victims)
-            if bare >= 0:
-                queues.list(bare)
+                break
+            queues.take(node, peel, victims)
         return victims
 
     def _trim(self) -> None:

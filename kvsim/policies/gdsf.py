@@ -9,19 +9,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvsim.policies.rank import RankPolicy
-from kvsim.policies.uses import Uses
+from kvsim.policies.uses import UsesPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.core.ports import AccessInfo, Peel, PolicyContext, RemoveReason
+    from kvsim.core.ports import Peel, PolicyContext
     from kvsim.types import NodeId
 
 _CLOCK_BITS: Final = 48
 
 
-class GDSF(RankPolicy):
+class GDSF(UsesPolicy):
     """Evict the block with the least of: age + uses since it entered x cost of computing it again.
 
     All blocks are of one size, so the paper's division by it falls away. The cost is
@@ -33,37 +32,13 @@ class GDSF(RankPolicy):
     the children have nearly as many uses, GDSF takes its second choice.
     """
 
-    __slots__ = ("_age", "_cost_at", "_key_of", "_recompute_ns", "_uses")
+    __slots__ = ("_age", "_cost_at", "_recompute_ns")
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._age = 0
-        self._key_of = context.key_of
         self._recompute_ns = context.recompute_ns
         self._cost_at: dict[int, int] = {}
-        self._uses = Uses(context)
-
-    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
-        """Count a use, or rank blocks that come from the tier above."""
-        self._uses.enter(nodes, depth, info)
-        if info is None:
-            for node in nodes:
-                self._rank([node])
-
-    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
-        """Count a use."""
-        del depth, info
-        self._uses.hit(nodes)
-
-    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
-        """Value the path at the present age."""
-        del info
-        self._rank(path)
-
-    def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
-        """Forget what is known of blocks that are in no tier any more."""
-        super().on_remove(nodes, reason)
-        self._uses.leave(nodes, reason)
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
         """Take the `n` of least value; the age rises to the greatest value among them."""
@@ -73,7 +48,8 @@ class GDSF(RankPolicy):
             self._age = max(self._age, rank[node] >> _CLOCK_BITS)
         return victims
 
-    def _rank(self, nodes: Sequence[NodeId]) -> None:
+    def rank_all(self, nodes: Sequence[NodeId]) -> None:
+        """Value the blocks at the present age."""
         self._clock = clock = self._clock + 1
         age, rank, key_of = self._age, self.rank, self._key_of
         num_uses, depth_of = self._uses.num_uses, self._uses.depth

@@ -10,13 +10,12 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from kvsim.policies.rank import RankPolicy
-from kvsim.policies.uses import Uses
+from kvsim.policies.uses import UsesPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kvsim.core.ports import AccessInfo, PolicyContext, RemoveReason
+    from kvsim.core.ports import PolicyContext
     from kvsim.types import NodeId
 
 _CLOCK_BITS: Final = 48
@@ -33,7 +32,7 @@ class First(StrEnum):
     """Deepest block first; of equals, the one with the fewest uses."""
 
 
-class LengthAware(RankPolicy):
+class LengthAware(UsesPolicy):
     """Evict the block with the fewest uses since it entered, of equals the deepest in its prompt.
 
     Of blocks equal in both, the one whose last use is oldest. Where depth decides, a leaf goes
@@ -47,37 +46,14 @@ class LengthAware(RankPolicy):
         Which of the two counts first. Source: "similar to LFU", hence the uses.
     """
 
-    __slots__ = ("_first", "_key_of", "_uses")
+    __slots__ = ("_first",)
 
     def __init__(self, context: PolicyContext, *, first: First = First.USES) -> None:
         super().__init__(context)
         self._first = First(first)
-        self._key_of = context.key_of
-        self._uses = Uses(context)
 
-    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
-        """Count a use, or rank blocks that come from the tier above."""
-        self._uses.enter(nodes, depth, info)
-        if info is None:
-            for node in nodes:
-                self._rank([node])
-
-    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
-        """Count a use."""
-        del depth, info
-        self._uses.hit(nodes)
-
-    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
-        """Rank the path, used as a whole."""
-        del info
-        self._rank(path)
-
-    def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
-        """Forget what is known of blocks that are in no tier any more."""
-        super().on_remove(nodes, reason)
-        self._uses.leave(nodes, reason)
-
-    def _rank(self, nodes: Sequence[NodeId]) -> None:
+    def rank_all(self, nodes: Sequence[NodeId]) -> None:
+        """Rank by uses and depth, then by this moment."""
         self._clock = clock = self._clock + 1
         uses_of, depth_of = self._uses.num_uses, self._uses.depth
         for node in nodes:

@@ -10,7 +10,7 @@ from kvsim.core.ports import RemoveReason
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kvsim.core.ports import AccessInfo
+    from kvsim.core.ports import AccessInfo, Peel
     from kvsim.types import NodeId
 
 OWN_CHOICE: Final = frozenset({RemoveReason.EVICTED, RemoveReason.DEMOTED})
@@ -49,7 +49,9 @@ class Queues:
         "_heaps",
         "_is_listed",
         "_is_new",
+        "_left",
         "_place",
+        "_rank",
         "num_in",
         "num_listed",
         "num_new",
@@ -64,6 +66,8 @@ class Queues:
         self._place = [0] * num_nodes
         self._is_listed = bytearray(num_nodes)
         self._is_new = bytearray(num_nodes)
+        self._left: dict[NodeId, int] = {}
+        self._rank: Sequence[int] = [0] * num_nodes
         self._heaps: list[list[int]] = [[] for _ in range(num_queues)]
         self._clock = 0
 
@@ -113,7 +117,7 @@ class Queues:
         self.num_in[self.queue_of[node]] -= 1
         self.queue_of[node] = OUTSIDE
 
-    def list(self, node: NodeId) -> None:
+    def enlist(self, node: NodeId) -> None:
         """Let a member be chosen from now on."""
         if not self._is_listed[node]:
             queue = self.queue_of[node]
@@ -135,6 +139,27 @@ class Queues:
             if is_listed[node] and place[node] == heap[0] >> _NODE_BITS:
                 return node
             heappop(heap)
+        return None
+
+    def first_of(self, queue: int, other: int) -> NodeId | None:
+        """Return the first of one queue, the first choice, or else of the other, the second."""
+        node = self.first(queue)
+        return self.first(other) if node is None else node
+
+    def take(self, node: NodeId, peel: Peel, victims: list[NodeId]) -> None:
+        """Take a listed member off the tree, and nothing above it; a parent it bares is listed."""
+        self._left[node] = self.queue_of[node]
+        self.remove(node)
+        # A limit below every rank.
+        bare = peel(node, 1, self._rank, -1, victims)
+        if bare >= 0:
+            self.enlist(bare)
+
+    def forget(self, node: NodeId, reason: RemoveReason) -> int | None:
+        """Forget a node that left the tier; return the queue it was chosen from, if it was."""
+        if reason in OWN_CHOICE:
+            return self._left.pop(node)
+        self.remove(node)
         return None
 
     def _forget_newness(self, node: NodeId) -> None:

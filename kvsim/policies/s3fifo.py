@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import ConfigError
-from kvsim.policies.queues import OWN_CHOICE, Queues, leaf_first
+from kvsim.policies.queues import Queues, leaf_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,8 +46,8 @@ class S3FIFO:
     """
 
     __slots__ = (
-        "_capacity", "_ghost_size", "_ghosts", "_has_evicted", "_key_of", "_left", "_main_size",
-        "_num_hits", "_promote_at", "_queues", "_rank", "_small_size",
+        "_capacity", "_ghost_size", "_ghosts", "_has_evicted", "_key_of", "_main_size",
+        "_num_hits", "_promote_at", "_queues", "_small_size",
     )  # fmt: skip
 
     def __init__(
@@ -72,8 +72,6 @@ class S3FIFO:
         self._num_hits = bytearray(context.num_nodes)
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._has_evicted = False
-        self._left: dict[NodeId, int] = {}
-        self._rank: Sequence[int] = [0] * context.num_nodes
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Queue ghosts in main, others in the small queue, or in main while the tier fills."""
@@ -105,7 +103,7 @@ class S3FIFO:
 
     def on_evictable(self, node: NodeId) -> None:
         """List the block."""
-        self._queues.list(node)
+        self._queues.enlist(node)
 
     def on_pinned(self, node: NodeId) -> None:
         """Take the block off the list."""
@@ -114,9 +112,7 @@ class S3FIFO:
     def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
         """Forget the blocks; keep ghosts of those chosen in the small queue."""
         for node in nodes:
-            if reason not in OWN_CHOICE:
-                self._queues.remove(node)
-            elif self._left.pop(node) == _SMALL:
+            if self._queues.forget(node, reason) == _SMALL:
                 self._ghosts[self._key_of[node]] = None
                 if len(self._ghosts) > self._ghost_size:
                     self._ghosts.popitem(last=False)
@@ -124,17 +120,13 @@ class S3FIFO:
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
         """Take from main while it is over its size, else from the small queue."""
         del now
-        queues, victims = self._queues, list[int]()
+        victims: list[NodeId] = []
         while len(victims) < n:
             node = self._next()
             if node is None:
                 break
             self._has_evicted = True
-            self._left[node] = queues.queue_of[node]
-            queues.remove(node)
-            bare = peel(node, 1, self._rank, -1, victims)
-            if bare >= 0:
-                queues.list(bare)
+            self._queues.take(node, peel, victims)
         return victims
 
     def _next(self) -> NodeId | None:

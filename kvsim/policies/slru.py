@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import ConfigError
-from kvsim.policies.queues import OWN_CHOICE, Queues, leaf_first
+from kvsim.policies.queues import Queues, leaf_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +41,7 @@ class SLRU:
         Transactions on Storage 13(4), 2017, section 4; the paper above leaves it open.
     """
 
-    __slots__ = ("_protected", "_protected_size", "_queues", "_rank")
+    __slots__ = ("_protected", "_protected_size", "_queues")
 
     def __init__(self, context: PolicyContext, *, protected_fraction: float = 0.8) -> None:
         if not 0 <= protected_fraction <= 1:
@@ -52,7 +52,6 @@ class SLRU:
         self._queues = Queues(2, context.num_nodes)
         # All protected blocks by last use, whether they may be chosen or not.
         self._protected: OrderedDict[NodeId, None] = OrderedDict()
-        self._rank: Sequence[int] = [0] * context.num_nodes
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Put the blocks on probation."""
@@ -77,34 +76,25 @@ class SLRU:
 
     def on_evictable(self, node: NodeId) -> None:
         """List the block."""
-        self._queues.list(node)
+        self._queues.enlist(node)
 
     def on_pinned(self, node: NodeId) -> None:
         """Take the block off the list."""
         self._queues.unlist(node)
 
     def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
-        """Forget the blocks; victims of our own are forgotten already."""
-        if reason not in OWN_CHOICE:
-            for node in nodes:
-                self._forget(node)
+        """Forget the blocks."""
+        for node in nodes:
+            self._queues.forget(node, reason)
+            self._protected.pop(node, None)
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
         """Take from the head of probation, then from the head of the protected ones."""
         del now
         queues, victims = self._queues, list[int]()
         while len(victims) < n:
-            node = queues.first(_PROBATION)
+            node = queues.first_of(_PROBATION, _PROTECTED)
             if node is None:
-                node = queues.first(_PROTECTED)
-                if node is None:
-                    break
-            self._forget(node)
-            bare = peel(node, 1, self._rank, -1, victims)
-            if bare >= 0:
-                queues.list(bare)
+                break
+            queues.take(node, peel, victims)
         return victims
-
-    def _forget(self, node: NodeId) -> None:
-        self._queues.remove(node)
-        self._protected.pop(node, None)

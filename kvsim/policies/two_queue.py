@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import ConfigError
-from kvsim.policies.queues import OWN_CHOICE, Queues, leaf_first
+from kvsim.policies.queues import Queues, leaf_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +40,7 @@ class TwoQueue:
         the paper, 25 % and 50 %.
     """
 
-    __slots__ = (
-        "_ghost_size", "_ghosts", "_key_of", "_left", "_once_size", "_queues", "_rank",
-    )  # fmt: skip
+    __slots__ = ("_ghost_size", "_ghosts", "_key_of", "_once_size", "_queues")
 
     def __init__(
         self, context: PolicyContext, *, in_fraction: float = 0.25, out_fraction: float = 0.5
@@ -56,8 +54,6 @@ class TwoQueue:
         self._key_of = context.key_of
         self._queues = Queues(2, context.num_nodes)
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
-        self._left: dict[NodeId, int] = {}
-        self._rank: Sequence[int] = [0] * context.num_nodes
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Queue ghosts as seen again, others as seen once."""
@@ -85,7 +81,7 @@ class TwoQueue:
 
     def on_evictable(self, node: NodeId) -> None:
         """List the block."""
-        self._queues.list(node)
+        self._queues.enlist(node)
 
     def on_pinned(self, node: NodeId) -> None:
         """Take the block off the list."""
@@ -94,9 +90,7 @@ class TwoQueue:
     def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
         """Forget the blocks; keep ghosts of those that were chosen when seen once."""
         for node in nodes:
-            if reason not in OWN_CHOICE:
-                self._queues.remove(node)
-            elif self._left.pop(node) == _ONCE:
+            if self._queues.forget(node, reason) == _ONCE:
                 self._ghosts[self._key_of[node]] = None
                 if len(self._ghosts) > self._ghost_size:
                     self._ghosts.popitem(last=False)
@@ -107,14 +101,8 @@ class TwoQueue:
         queues, victims = self._queues, list[int]()
         while len(victims) < n:
             wanted = _ONCE if queues.num_settled(_ONCE) > self._once_size else _AGAIN
-            node = queues.first(wanted)
+            node = queues.first_of(wanted, 1 - wanted)
             if node is None:
-                node = queues.first(1 - wanted)
-                if node is None:
-                    break
-            self._left[node] = queues.queue_of[node]
-            queues.remove(node)
-            bare = peel(node, 1, self._rank, -1, victims)
-            if bare >= 0:
-                queues.list(bare)
+                break
+            queues.take(node, peel, victims)
         return victims

@@ -1,10 +1,11 @@
-"""What is known of a block's uses, in whichever tier it is."""
+"""What is known of a block's uses, in whichever tier it is, and policies that rank by it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
 from kvsim.core.ports import RemoveReason
+from kvsim.policies.rank import RankPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,49 @@ class Uses:
             key = self._key_of[node]
             self.num_uses.pop(key, None)
             self.depth.pop(key, None)
+
+
+class UsesPolicy(RankPolicy):
+    """What policies that rank blocks by their uses have in common: a path is used as a whole.
+
+    A subclass says in `rank_all` what the blocks are worth now.
+    """
+
+    keeps_uses = False
+    """Whether uses are remembered of blocks that are in no tier any more."""
+
+    __slots__ = ("_key_of", "_uses")
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._key_of = context.key_of
+        self._uses = Uses(context, is_kept=self.keeps_uses)
+
+    def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
+        """Count a use, or rank blocks that come from the tier above."""
+        self._uses.enter(nodes, depth, info)
+        if info is None:
+            for node in nodes:
+                self.rank_all([node])
+
+    def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
+        """Count a use."""
+        del depth, info
+        self._uses.hit(nodes)
+
+    def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
+        """Rank the path, used as a whole."""
+        del info
+        self.rank_all(path)
+
+    def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
+        """Forget what is known of blocks that are in no tier any more."""
+        super().on_remove(nodes, reason)
+        self._uses.leave(nodes, reason)
+
+    def rank_all(self, nodes: Sequence[NodeId]) -> None:
+        """Rank blocks that are used together, now."""
+        raise NotImplementedError
 
 
 def _shared_table(context: PolicyContext, name: str) -> dict[BlockKey, int]:

@@ -18,7 +18,8 @@ from kvsim.policies import POLICIES, policy_factory
 from kvsim.policies.length_aware import First, LengthAware
 from kvsim.trace import Trace, annotate_next_use
 from kvsim.types import PartialRule, Request
-from tests.unit.policies.oracles import ORACLES, DepthFirstOracle, OracleCache
+from tests.unit.policies.oracle_cache import OracleCache
+from tests.unit.policies.oracles import ORACLES, DepthFirstOracle
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ def test_the_first_that_may_be_chosen_is_found_behind_those_that_may_not() -> No
     for node in (1, 2, 3):
         queues.insert(node, 0, is_new=False)
     assert queues.first(0) is None
-    queues.list(3)
-    queues.list(2)
+    queues.enlist(3)
+    queues.enlist(2)
     assert queues.first(0) == 2
     queues.unlist(2)
     assert queues.first(0) == 3
@@ -34,7 +34,7 @@ def test_a_new_block_takes_its_place_when_it_is_let_go_of() -> None:
     assert (queues.num_in[0], queues.num_settled(0)) == (3, 1)
     queues.settle([1, 2, 3])
     for node in (1, 2, 3):
-        queues.list(node)
+        queues.enlist(node)
     assert queues.num_settled(0) == 3
     order = []
     while (first := queues.first(0)) is not None:
@@ -74,7 +74,7 @@ def test_queues_are_what_lists_would_be(steps: list[tuple[str, int, int]]) -> No
             plain[to].append(node)
             new.discard(node)
         elif what == "list":
-            queues.list(node)
+            queues.enlist(node)
             listed.add(node)
         elif what == "unlist":
             queues.unlist(node)
@@ -96,8 +96,8 @@ def test_listing_and_unlisting_alone_does_not_make_a_heap_grow_for_ever() -> Non
     for node in range(1, 6):
         queues.insert(node, 0, is_new=False)
     for i in range(10_000):
-        queues.list(1 + i % 5)
+        queues.enlist(1 + i % 5)
         queues.unlist(1 + i % 5)
-    queues.list(4)
+    queues.enlist(4)
     assert max(map(len, queues._heaps)) <= 65  # noqa: SLF001  (its length is the point)
     assert queues.first(0) == 4
