@@ -109,19 +109,12 @@ def flat_replay(
         )
     name, make, needs_future = policy_factory(policy)
     # One more than fits is there for a moment; node 0 is nobody's, as under the prefix rule.
-    num_nodes = min(capacity_blocks, trace.num_unique_blocks) + 2
-    key_of: list[BlockKey] = [None] * num_nodes
-    built = make(
-        PolicyContext(
-            tier=0,
-            capacity_blocks=capacity_blocks,
-            num_nodes=num_nodes,
-            key_of=key_of,
-            rng=Random(seed),
-            recompute_ns=recompute_ns,
-        )
+    key_of: list[BlockKey] = [None] * (min(capacity_blocks, trace.num_unique_blocks) + 2)
+    cache = FlatCache(
+        make(flat_context(capacity_blocks, key_of, seed=seed, recompute_ns=recompute_ns)),
+        capacity_blocks,
+        key_of,
     )
-    cache = FlatCache(built, capacity_blocks, key_of)
     hits = [_access_all(cache, info, keys) for info, keys in _accesses(trace, needs_future)]
     return FlatHits(
         policy=name,
@@ -129,6 +122,24 @@ def flat_replay(
         num_references=trace.num_references,
         block_hits=tuple(num_hits for num_hits, _ in hits),
         leading_hits=tuple(num_leading for _, num_leading in hits),
+    )
+
+
+def flat_context(
+    capacity_blocks: int,
+    key_of: list[BlockKey],
+    *,
+    seed: int = 0,
+    recompute_ns: Callable[[int], int] = lambda depth: depth + 1,
+) -> PolicyContext:
+    """Return what the policy of a `FlatCache` is made from."""
+    return PolicyContext(
+        tier=0,
+        capacity_blocks=capacity_blocks,
+        num_nodes=len(key_of),
+        key_of=key_of,
+        rng=Random(seed),
+        recompute_ns=recompute_ns,
     )
 
 

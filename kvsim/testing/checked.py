@@ -145,13 +145,15 @@ class CheckedPolicy:
                 self._ledger.list(bare)
             return bare
 
-        victims = self._call(
-            "choose_victims",
-            self._policy.choose_victims,
-            n,
-            watched,
-            now,
-        )
+        victims = self._call("choose_victims", self._policy.choose_victims, n, watched, now)
+        self._require_victims(victims, taken, n)
+        self.pending = list(victims)
+        if self._log is not None and self._key_of is not None:
+            for node in victims:
+                self._log(f"{self._key_of[node]!r} at call {self._ledger.num_calls}")
+        return victims
+
+    def _require_victims(self, victims: list[NodeId], taken: list[NodeId], n: int) -> None:
         if victims != taken or len(victims) > n:
             raise self._fault(
                 Finding.UNPEELED,
@@ -164,11 +166,6 @@ class CheckedPolicy:
                 f"returned {len(victims)} of {n} victims while {len(self.listed)} more are"
                 " evictable",
             )
-        self.pending = list(victims)
-        if self._log is not None and self._key_of is not None:
-            for node in victims:
-                self._log(f"{self._key_of[node]!r} at call {self._ledger.num_calls}")
-        return victims
 
     def _call(self, name: str, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         self._ledger.num_calls += 1

@@ -135,23 +135,11 @@ def check_policy(
     UnknownNameError
         If there is no policy of that name, or nothing of that name to waive.
     """
-    for number, given in (("num_traces", num_traces), ("num_requests", num_requests)):
-        if given < 1:
-            raise ConfigError(f"{number} must be at least 1, not {given}")
-    for name in waive:
-        if name not in WAIVABLE:
-            raise UnknownNameError("finding to waive", name, WAIVABLE)
+    _require_arguments(num_traces=num_traces, num_requests=num_requests, waive=waive)
     name, make, _ = policy_factory(policy)
     _require_maker(policy, name)
-    runs: list[_Run] = []
-    for i in range(num_traces):
-        runs.append(_run(make, name, seed=(seed, i), num_requests=num_requests, salt=0))
-        if i < _REPEATED_TRACES:
-            again = _run(make, name, seed=(seed, i), num_requests=num_requests, salt=1 + i)
-            _require_same(name, runs[i], again)
-    ignores_hits = bool(getattr(policy, "ignores_hits", False)) or Finding.IGNORES_HITS in waive
-    if isinstance(policy, str):
-        ignores_hits = ignores_hits or runs[0].ignores_hits
+    runs = _run_all(make, name, num_traces=num_traces, num_requests=num_requests, seed=seed)
+    ignores_hits = runs[0].ignores_hits or Finding.IGNORES_HITS in waive
     if not ignores_hits:
         check_hits(make, name, seed=seed)
     return PolicyReport(
@@ -165,6 +153,15 @@ def check_policy(
         uses_hits=None if ignores_hits else True,
         steps={} if Finding.COST in waive else check_cost(make, name, seed=seed),
     )
+
+
+def _require_arguments(*, num_traces: int, num_requests: int, waive: Collection[str]) -> None:
+    for name, number in (("num_traces", num_traces), ("num_requests", num_requests)):
+        if number < 1:
+            raise ConfigError(f"{name} must be at least 1, not {number}")
+    for name in waive:
+        if name not in WAIVABLE:
+            raise UnknownNameError("finding to waive", name, WAIVABLE)
 
 
 class LetterKey:
@@ -196,6 +193,24 @@ class _Run:
     num_calls: int
     victims: list[str]
     """Each with its tier and the number of the call."""
+
+
+def _run_all(
+    make: Callable[[PolicyContext], EvictionPolicy],
+    name: str,
+    *,
+    num_traces: int,
+    num_requests: int,
+    seed: int,
+) -> list[_Run]:
+    """Run all traces, and the first of them twice."""
+    runs: list[_Run] = []
+    for i in range(num_traces):
+        runs.append(_run(make, name, seed=(seed, i), num_requests=num_requests, salt=0))
+        if i < _REPEATED_TRACES:
+            again = _run(make, name, seed=(seed, i), num_requests=num_requests, salt=1 + i)
+            _require_same(name, runs[i], again)
+    return runs
 
 
 def _run(

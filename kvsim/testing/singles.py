@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from kvsim.core.ports import AccessInfo, PolicyContext
-from kvsim.hitrate.flat import FlatCache
+from kvsim.core.ports import AccessInfo
+from kvsim.hitrate.flat import FlatCache, flat_context
 from kvsim.policies.adapter import PerBlockAdapter
 from kvsim.testing.findings import ConformanceError, Finding
 from kvsim.testing.steps import (
@@ -21,7 +21,7 @@ from kvsim.types import NEVER
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.core.ports import EvictionPolicy
+    from kvsim.core.ports import EvictionPolicy, PolicyContext
     from kvsim.types import BlockKey
 
     Make = Callable[[PolicyContext], EvictionPolicy]
@@ -64,7 +64,7 @@ def _victims(
 ) -> list[BlockKey]:
     next_use_at = _next_uses(accesses)
     key_of: list[BlockKey] = [None] * (capacity + 2)
-    cache = FlatCache(make(_context(capacity, key_of)), capacity, key_of)
+    cache = FlatCache(make(flat_context(capacity, key_of)), capacity, key_of)
     victims: list[BlockKey] = []
     for index, key in enumerate(accesses):
         info = _access(index, next_use_at[index])
@@ -96,7 +96,7 @@ def check_cost(make: Make, name: str, *, seed: int) -> dict[str, tuple[float, fl
     growth = _MANY // _FEW
     enough = {method: limits[method] * growth * few.num_calls[method] for method in limits}
     many = _count_steps(make, _MANY, seed=seed, enough=enough)
-    is_per_block = isinstance(make(_context(_FEW, [None] * (_FEW + 2))), PerBlockAdapter)
+    is_per_block = isinstance(make(flat_context(_FEW, [None] * (_FEW + 2))), PerBlockAdapter)
     means: dict[str, tuple[float, float]] = {}
     for method, limit in limits.items():
         called = "choose_victim" if is_per_block and method == "choose_victims" else method
@@ -116,7 +116,7 @@ def _count_steps(
 ) -> StepCounter:
     counter = StepCounter()
     key_of: list[BlockKey] = [None] * (capacity + 2)
-    policy = make(_context(capacity, key_of))
+    policy = make(flat_context(capacity, key_of))
     watched = WatchedPolicy(policy, counter)
     nodes = counted_nodes(capacity + 2, counter)
     cache = FlatCache(watched.as_policy(), capacity, key_of, nodes)
@@ -147,17 +147,6 @@ def _count_steps(
 
 def _index(keys: list[CountedKey], wanted: BlockKey) -> int:
     return next(i for i, key in enumerate(keys) if key is wanted)
-
-
-def _context(capacity: int, key_of: list[BlockKey]) -> PolicyContext:
-    return PolicyContext(
-        tier=0,
-        capacity_blocks=capacity,
-        num_nodes=capacity + 2,
-        key_of=key_of,
-        rng=Random(0),
-        recompute_ns=lambda depth: depth + 1,
-    )
 
 
 def _access(index: int, next_use_at: int) -> AccessInfo:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from kvsim.hitrate.flat import FlatHits
     from kvsim.trace import Trace
 
+# Millions of calls: measuring their coverage takes ten times as long as making them.
+pytestmark = pytest.mark.no_cover
+
 NAMES = ["conversation", "synthetic"]
 POLICIES = ["lru", "fifo", "lfu", "sieve", "arc", "s3fifo"]
 CAPACITIES = [1_000, 3_000, 10_000, 30_000]
