@@ -305,7 +305,8 @@ def _require_same(name: str, first: _Run, again: _Run) -> None:
         if one != other:
             raise ConformanceError(
                 Finding.NON_DETERMINISTIC,
-                f"{name} took another victim, number {i + 1}, when the same calls were repeated:"
+                f"{name} took another victim, number {i + 1}, when the same calls were repeated,"
+                " with keys that hash otherwise:"
                 f" {one} the first time, {other} the second",
             )
 
