@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from kvsim.analysis.records import EventLog, RequestRecord
 from kvsim.backends.setup import Clock
 from kvsim.core.sequence import Status
+from kvsim.custom_policy import find_policy
 from kvsim.errors import ConfigError, UserError
 from kvsim.execution import Job, RunOutcome, run_instantly, run_timed, with_time_scale
 from kvsim.policies import policy_factory
@@ -59,7 +60,8 @@ def replay(
     trace
         Path of a trace file, `"sample:chat"`, or a trace that is loaded.
     policy
-        Name of an eviction policy; a class, or a function that makes one, taking a
+        Name of an eviction policy, or where to find one (`"module:Name"`,
+        `"path/to/file.py:Name"`); a class, or a function that makes one, taking a
         `PolicyContext`; or one policy object, for a single tier. Default: the config's.
     config
         A `ReplayConfig` or the path of a run file (TOML).
@@ -84,7 +86,12 @@ def replay(
     """
     began = perf_counter()
     config = _config(config).with_settings(settings)
-    name, new_policy, needs_future = policy_factory(config.policy if policy is None else policy)
+    asked = config.policy if policy is None else policy
+    name, new_policy, needs_future = policy_factory(
+        find_policy(asked) if isinstance(asked, str) else asked
+    )
+    if isinstance(asked, str):
+        name = asked  # where it was found, so that the run can be repeated
     loaded = _load(trace, config)
     job = Job(
         config=replace(resolve(config, loaded), policy=name),

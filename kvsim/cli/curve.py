@@ -36,6 +36,10 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--capacities", metavar="N,N,...",
         help="in blocks; default: 12 from 1 to where the LRU curve ends",
     )  # fmt: skip
+    parser.add_argument(
+        "--flat", action="store_true",
+        help="a plain cache: no prefix tree, every block stands alone, as policies are published",
+    )  # fmt: skip
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="for policies that draw")
 
 
@@ -62,8 +66,8 @@ def run(arguments: Namespace) -> None:
 def _curve(arguments: Namespace, trace: Trace) -> HitCurve:
     from kvsim.cli.lab import block_counts
     from kvsim.cli.terminal import progress_bar
-    from kvsim.errors import UnknownNameError
-    from kvsim.hitrate import lru_curve, opt_curve, replay_curve
+    from kvsim.errors import ConfigError, UnknownNameError
+    from kvsim.hitrate import flat_curve, lru_curve, opt_curve, replay_curve
     from kvsim.hitrate.curves import log_spaced
     from kvsim.policies import policy_names
 
@@ -75,6 +79,13 @@ def _curve(arguments: Namespace, trace: Trace) -> HitCurve:
         chosen = block_counts("--capacities", arguments.capacities)
     else:
         chosen = log_spaced(max(lru_curve(trace).capacities), _NUM_DEFAULT)
+    if arguments.flat:
+        if name in _RESIDENCIES:
+            raise ConfigError(f"--flat is for policies, not {name!r}; the clairvoyant is 'belady'")
+        with progress_bar("curve") as progress:
+            return flat_curve(
+                trace, name, chosen, warmup=warmup, seed=arguments.seed, progress=progress
+            )
     if name == "lru":
         return lru_curve(trace, chosen, warmup=warmup)
     if name in _RESIDENCIES:

@@ -29,7 +29,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
         "cpu_blocks": (int, "CPU blocks; default: 0, no CPU tier"),
         "gpu_gib": (float, "GPU tier in GiB instead: K and V, all ranks together"),
         "cpu_gib": (float, "CPU tier in GiB instead: K and V, all ranks together"),
-        "policy": (str, "eviction policy; default: lru"),
+        "policy": (str, "eviction policy, or module:Name of your own; default: lru"),
         "swap_batch_blocks": (int, "blocks a write-back moves at least; default: gpu/32, <= 128"),
         "low_watermark_blocks": (int, "free blocks at which it begins ahead; default: the batch"),
         "keep_outputs": (bool, "keep full blocks of output tokens; default: yes"),
@@ -121,10 +121,8 @@ def run(arguments: Namespace) -> int:
     settings = {name: getattr(arguments, name) for options in OPTIONS.values() for name in options}
     notes: list[str] = []
     if engine is not None:
-        is_own = settings["policy"] is None
-        if is_own:
-            settings["policy"] = engine.policy
-        notes = [f"{engine.name}: {rule}" for rule in engine.unset(has_stamp=is_own)]
+        settings["policy"] = settings["policy"] or engine.policy
+        notes = [f"{engine.name}: {rule}" for rule in engine.unset()]
     with progress_bar("replay") as progress:
         result = replay(
             arguments.trace,

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from kvsim.engines.replays import Evicts, Tail
 from kvsim.errors import UnknownNameError
-from kvsim.policies.lru import LRU, Stamp
+from kvsim.policies.lru import Stamp
 from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from kvsim.core.ports import PolicyContext
-    from kvsim.policies.registry import PolicyMaker
 
 _T_co = TypeVar("_T_co", covariant=True)
 
@@ -106,28 +104,22 @@ class EnginePreset:
         }
 
     @property
-    def policy(self) -> PolicyMaker:
-        """LRU with the engine's stamp, as `policy` of `kvsim.replay`."""
-        return _lru_by_admission if self.stamp.value is Stamp.ADMIT else LRU
+    def policy(self) -> str:
+        """The policy of `kvsim.replay` that is LRU with the engine's stamp."""
+        return "lru-admit" if self.stamp.value is Stamp.ADMIT else "lru"
 
     def settings(self) -> dict[str, str]:
         """Return those of its rules that are settings of `kvsim.replay` and of a run file.
 
         The trace must be read with them: `partial` is how.
         """
-        return {"partial": self.keys.value.value, "policy": "lru"}
+        return {"partial": self.keys.value.value, "policy": self.policy}
 
-    def unset(self, *, has_stamp: bool = False) -> tuple[str, ...]:
-        """Return what no setting says: rules that a replay or a curve does not follow.
-
-        `has_stamp`: it was given `policy`, which has the engine's stamp.
-        """
-        found = list(self.not_simulated)
-        if self.evicts.value is not Evicts.BLOCK:
-            found.insert(0, f"it evicts by {self.evicts.value}, a replay by block")
-        if self.stamp.value is Stamp.ADMIT and not has_stamp:
-            found.append("a block is used when it is admitted: only `EnginePreset.policy` says so")
-        return tuple(found)
+    def unset(self) -> tuple[str, ...]:
+        """Return what no setting says: rules that a replay or a curve does not follow."""
+        if self.evicts.value is Evicts.BLOCK:
+            return self.not_simulated
+        return (f"it evicts by {self.evicts.value}, a replay by block", *self.not_simulated)
 
     def to_dict(self) -> dict[str, object]:
         """Return the rules as JSON values."""
@@ -157,13 +149,6 @@ def find_engine(name: str) -> EnginePreset:
     if name not in ENGINES:
         raise UnknownNameError("engine", name, ENGINES)
     return ENGINES[name]
-
-
-def _lru_by_admission(context: PolicyContext) -> LRU:
-    return LRU(context, stamp=Stamp.ADMIT)
-
-
-_lru_by_admission.__name__ = "lru"  # what a result says it was
 
 
 _IN_BLOCKS_OF_THE_TRACE: Final = "its own block size: blocks are those of the trace"

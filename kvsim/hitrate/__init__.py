@@ -8,6 +8,7 @@ from __future__ import annotations
 from kvsim.hitrate.attribution import CAUSES, MissAttribution, miss_attribution
 from kvsim.hitrate.curves import HitCurve, lru_curve, opt_curve, replay_curve
 from kvsim.hitrate.distances import Reuse, reuse
+from kvsim.hitrate.flat import FlatHits, flat_curve, flat_replay
 from kvsim.hitrate.league import PolicyLeague, policy_league
 from kvsim.hitrate.pins import PinEffect, PinPoint, pin_effect
 from kvsim.hitrate.plane import TierPlane, tier_plane
@@ -17,6 +18,7 @@ from kvsim.hitrate.tier_bound import TierCosts, TwoTierBound, two_tier_bound
 
 __all__ = [
     "CAUSES",
+    "FlatHits",
     "HitCurve",
     "HitReplay",
     "MissAttribution",
@@ -28,6 +30,8 @@ __all__ = [
     "TierCosts",
     "TierPlane",
     "TwoTierBound",
+    "flat_curve",
+    "flat_replay",
     "lru_curve",
     "miss_attribution",
     "opt_curve",

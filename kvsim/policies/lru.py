@@ -60,3 +60,8 @@ class LRU(RankPolicy):
         del info
         if self._stamp_at is Stamp.RELEASE:
             self._stamp(path)
+
+
+def lru_by_admission(context: PolicyContext) -> LRU:
+    """Return an `LRU` in which a block is used when a request is admitted, as in FastDeploy."""
+    return LRU(context, stamp=Stamp.ADMIT)
