@@ -62,6 +62,10 @@ class LRU(RankPolicy):
             self._stamp(path)
 
 
-def lru_by_admission(context: PolicyContext) -> LRU:
-    """Return an `LRU` in which a block is used when a request is admitted, as in FastDeploy."""
-    return LRU(context, stamp=Stamp.ADMIT)
+class AdmissionLRU(LRU):
+    """`LRU` in which a block is used when a request is admitted, as in FastDeploy."""
+
+    __slots__ = ()
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context, stamp=Stamp.ADMIT)

@@ -14,7 +14,7 @@ from kvsim.policies.fifo import FIFO
 from kvsim.policies.gdsf import GDSF
 from kvsim.policies.length_aware import LengthAware
 from kvsim.policies.lfu import LFU, PersistentLFU
-from kvsim.policies.lru import LRU, lru_by_admission
+from kvsim.policies.lru import LRU, AdmissionLRU
 from kvsim.policies.random_choice import RandomChoice
 from kvsim.policies.s3fifo import S3FIFO
 from kvsim.policies.sieve import SIEVE
@@ -38,7 +38,7 @@ class PolicyMaker(Protocol):
 
 POLICIES: dict[str, PolicyMaker] = {
     "lru": LRU,
-    "lru-admit": lru_by_admission,
+    "lru-admit": AdmissionLRU,
     "fifo": FIFO,
     "lfu": LFU,
     "lfu-persistent": PersistentLFU,

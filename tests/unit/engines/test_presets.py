@@ -31,7 +31,7 @@ def test_no_engine_gives_a_key_to_a_block_that_is_not_full() -> None:
 def test_its_settings_are_settings_of_a_replay(name: str) -> None:
     config = ReplayConfig().with_settings(find_engine(name).settings())
     assert config.partial_rule is PartialRule.NEVER
-    assert config.policy == ("lru-admit" if name == "fastdeploy" else "lru")
+    assert config.policy == ("lru-admit" if name in {"fastdeploy", "lmcache"} else "lru")
 
 
 def test_what_no_setting_says_is_told() -> None:

@@ -373,6 +373,7 @@ class BeladyOracle(Ranked):
 
 ORACLES: dict[str, Callable[[int], Oracle]] = {
     "lru": LruOracle,
+    "lru-admit": LruOracle,  # one after another, the moment makes no difference
     "fifo": FifoOracle,
     "lfu": LfuOracle,
     "lfu-persistent": PersistentLfuOracle,
