@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsim.errors import UserError
-from kvsim.trace.source import checked_path
+from kvsim.trace.paths import checked_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
