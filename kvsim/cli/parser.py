@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import replay
+from kvsim.cli import replay, trace
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-COMMANDS = {"replay": replay}
+COMMANDS = {"replay": replay, "trace": trace}
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`."""
 
 
