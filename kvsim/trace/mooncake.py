@@ -20,6 +20,7 @@ from kvsim.trace.values import (
     LARGEST_NUMBER,
     int_list,
     parse_object,
+    plausible_ns,
     seconds_ns,
     session_text,
     shown,
@@ -93,7 +94,7 @@ def _rows(
     for raw in lines:
         plain = decode(raw)
         if plain is not None and len(plain.hash_ids) == -(-plain.input_length // size):
-            at_ns = plain.timestamp * _MS_NS
+            at_ns = plausible_ns(source, "timestamp", plain.timestamp * _MS_NS)
             yield Row(
                 source.line or 0, at_ns, plain.input_length, plain.output_length, plain.hash_ids
             )
