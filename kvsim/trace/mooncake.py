@@ -242,8 +242,8 @@ def decode_plainly(raw: bytes) -> PlainRow | None:
         return None
     if type(record) is not dict or record.keys() != _PLAIN_FIELDS:
         return None
-    row = PlainRow(**record)
-    at, num_input, num_output, ids = row
+    at, num_input = record["timestamp"], record["input_length"]
+    num_output, ids = record["output_length"], record["hash_ids"]
     if (
         type(at) is type(num_input) is type(num_output) is int
         and type(ids) is list
@@ -254,5 +254,5 @@ def decode_plainly(raw: bytes) -> PlainRow | None:
         and min(ids) >= 0
         and max(ids) <= LARGEST_NUMBER
     ):
-        return row
+        return PlainRow(at, num_input, num_output, ids)
     return None
