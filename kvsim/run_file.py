@@ -12,7 +12,7 @@ from kvsim.cost import Hardware, KvKind, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError, UserError
 from kvsim.presets import find_hardware, find_model
 from kvsim.replay_config import ReplayConfig, check_names
-from kvsim.trace.source import checked_path, os_problem
+from kvsim.trace.paths import checked_path, os_problem
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

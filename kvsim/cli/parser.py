@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep
+from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep, trace
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -23,6 +23,7 @@ COMMANDS = {
     "explain": explain,
     "sweep": sweep,
     "check-policy": check_policy,
+    "trace": trace,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
 the exit code; None is 0."""

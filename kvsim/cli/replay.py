@@ -38,7 +38,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
         "format": (str, "format of the file; default: found from its content"),
         "partial": (str, "a last block that is not full: count or never; default: by the format"),
         "limit": (int, "replay only the first so many requests"),
-        "block_size": (int, "tokens an id stands for, if the file does not say"),
+        "block_size": (int, "tokens a block; ids that stand for more are cut; default: the file's"),
         "warmup": (float, "share of the requests that the hits leave out, from the first; 0 to 1"),
     },
     "machine": {

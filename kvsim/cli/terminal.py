@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvsim.result import ReplayResult
+
+    Rows = Sequence[Sequence[str]]
 
 
 def show(result: ReplayResult, *, saved_to: str | None) -> None:
@@ -39,6 +41,25 @@ def show(result: ReplayResult, *, saved_to: str | None) -> None:
         print(f"note: {note}")
     if saved_to is not None:
         print(f"saved to {saved_to}")
+
+
+def show_tables(tables: Sequence[Rows]) -> None:
+    """Print tables; the first row of each is its head, the first column names the row."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as printed:
+        for first, *rows in tables:
+            table = Table(first[0], box=box.SIMPLE_HEAD, pad_edge=False)
+            for head in first[1:]:
+                table.add_column(head, justify="right")
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
+    for line in printed.get().splitlines():
+        print(line.rstrip())  # rich fills up the last column
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from kvsim.backends.setup import Clock
 from kvsim.errors import ConfigError, UnknownNameError, UserError
 from kvsim.replay_config import ReplayConfig, check_int, check_names
 from kvsim.run_file import place, read_toml, with_shapes
-from kvsim.trace.source import checked_path
+from kvsim.trace.paths import checked_path
 
 if TYPE_CHECKING:
     from os import PathLike

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import os
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from kvsim.errors import TraceError
-from kvsim.trace.base import Row, RowSource, num_blocks
-from kvsim.trace.source import (
+from kvsim.trace.base import ReadOptions, Row, RowSource, num_blocks
+from kvsim.trace.values import (
     LARGEST_NUMBER,
-    checked_path,
+    in_ns,
     is_id,
     is_number,
     is_text,
     optional_text,
-    os_problem,
     parse_object,
+    plausible_ns,
     required,
     shown,
     whole_number,
@@ -26,7 +25,6 @@ from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
-    from os import PathLike
     from pathlib import Path
 
     from kvsim.trace.base import Trace
@@ -37,7 +35,7 @@ FORMAT, VERSION = "kvsim-trace", 1
 UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Nanoseconds of each `time_unit`, the coarsest first."""
 
-_HEADER_FIELDS = ("format", "version", "block_size", "time_unit", "partial", "note")
+_HEADER_FIELDS = ("format", "version", "block_size", "time_unit", "partial", "prefixes", "note")
 _ROW_FIELDS = ("at", "input", "output", "blocks", "session", "priority", "cancel_at")
 
 
@@ -47,14 +45,13 @@ class KvsimReader:
     __slots__ = ()
 
     name = "kvsim"
-    default_partial: PartialRule | None = None
 
     def sniff(self, head: bytes) -> bool:
         """Return whether the first line names the format."""
         return b'"kvsim-trace"' in head.lstrip().partition(b"\n")[0]
 
-    def read(self, source: Source, *, block_size: int | None) -> RowSource:
-        """Return the rows of `source`; `block_size` must be None or what the header says."""
+    def read(self, source: Source, options: ReadOptions) -> RowSource:
+        """Return the rows of `source`; `options.id_tokens` must be None or what the header says."""
         lines = iter(source)
         header = parse_object(source, next(lines, "{}"))
         if header.get("format") != FORMAT:
@@ -68,48 +65,46 @@ class KvsimReader:
             )
         _check_fields(source, header, _HEADER_FIELDS)
         size = whole_number(source, header, "block_size", least=1)
-        if block_size not in (None, size):
-            raise source.error(f"block_size is {size} in this file, not {block_size}")
+        if options.id_tokens not in (None, size):
+            raise source.error(f"block_size is {size} in this file, not {options.id_tokens}")
         unit_ns = UNITS_NS[_choice(source, header, "time_unit", UNITS_NS)]
         partial = PartialRule(_choice(source, header, "partial", list(PartialRule)))
         rows = _rows(source, lines, size, unit_ns, partial)
-        return RowSource(rows=rows, block_size=size, partial=partial)
+        has_prefixes = header.get("prefixes", True)
+        if type(has_prefixes) is not bool:
+            raise source.error(f"prefixes must be true or false, not {shown(has_prefixes)}")
+        if partial is PartialRule.COUNT and not has_prefixes:
+            raise source.error("partial must be never where prefixes is false, not count")
+        return RowSource(rows=rows, block_size=size, partial=partial, has_prefixes=has_prefixes)
 
 
 READER = KvsimReader()
 
 
-def write(trace: Trace, path: str | PathLike[str]) -> None:
-    """Write `trace` to a file in kvsim's own format, completely or not at all.
+def encoded(trace: Trace, path: Path) -> bytes:
+    """Return the file that has `trace` in kvsim's own format; equal traces give equal bytes.
 
     Times are in the coarsest unit that holds all of them exactly; keys that are bytes become hex
-    digits. `name`, `repairs` and `next_use_at` are not written. Equal traces give equal bytes.
+    digits. `name`, `repairs` and `next_use_at` are not in it. `path` is for errors.
 
     Raises
     ------
     TraceError
-        If the file cannot be written, or a key or time has no place in the format.
+        If a key or time has no place in the format.
     """
-    file = checked_path(path)
-    unit = _coarsest_unit(trace.requests, file)
-    header = {
+    unit = _coarsest_unit(trace.requests, path)
+    header: dict[str, object] = {
         "format": FORMAT,
         "version": VERSION,
         "block_size": trace.block_size,
         "time_unit": unit,
         "partial": trace.partial.value,
     }
+    if not trace.has_prefixes:
+        header["prefixes"] = False
     lines = [_dump(header)]
-    lines += [_dump(_record(request, UNITS_NS[unit], file)) for request in trace.requests]
-    unfinished = file.with_name(f".{file.name}.{os.getpid()}.part")
-    try:
-        try:
-            unfinished.write_bytes(b"".join(lines))
-            unfinished.replace(file)
-        finally:
-            unfinished.unlink(missing_ok=True)
-    except OSError as error:
-        raise TraceError(os_problem(error, doing="written"), path=file) from error
+    lines += [_dump(_record(request, UNITS_NS[unit], path)) for request in trace.requests]
+    return b"".join(lines)
 
 
 def _rows(
@@ -172,7 +167,7 @@ def _cancel_at_ns(
 def _time_ns(source: Source, field: str, value: object, unit_ns: int) -> int:
     if not is_number(value):
         raise source.error(f"{field} must be a number from 0 to 2**53, not {shown(value)}")
-    return value * unit_ns if type(value) is int else round(value * unit_ns)
+    return plausible_ns(source, field, in_ns(value, unit_ns))
 
 
 def _priority(source: Source, record: dict[str, object]) -> int:

@@ -2,29 +2,63 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
+from kvsim.collector import paused_collector, settle_collector
 from kvsim.errors import ConfigError, TraceError, UnknownNameError
+from kvsim.trace.arrivals import ArrivalModel, parse_arrivals
 from kvsim.trace.assembly import assemble
-from kvsim.trace.source import checked_path, gzip_problem, open_source
+from kvsim.trace.base import ReadOptions, Trace
+from kvsim.trace.paths import checked_path
+from kvsim.trace.sharing import parse_sharing
+from kvsim.trace.source import open_source
+from kvsim.trace.tokenizers import as_tokenizer
+from kvsim.trace.transform import reblock, without_partial
 from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from importlib.metadata import EntryPoint
     from os import PathLike
     from pathlib import Path
 
-    from kvsim.trace.base import Trace, TraceReader
+    from kvsim.trace.base import RowSource, TraceReader
+    from kvsim.trace.sharing import SharingModel
+    from kvsim.trace.source import Source
+    from kvsim.trace.tokenizers import Tokenizer
 
 TRACES = {
     "kvsim": "kvsim.trace.kvsim_jsonl:READER",
+    "kvsim-parquet": "kvsim.trace.kvsim_parquet:READER",
     "mooncake": "kvsim.trace.mooncake:READER",
+    "qwen": "kvsim.trace.qwen:READER",
+    "ragpulse": "kvsim.trace.ragpulse:READER",
+    "claude-code": "kvsim.trace.claude_code:READER",
+    "azure": "kvsim.trace.azure:READER",
+    "burstgpt": "kvsim.trace.burstgpt:READER",
+    "sharegpt": "kvsim.trace.sharegpt:READER",
+    "token-ids": "kvsim.trace.token_ids:READER",
 }
 """Format name -> "module:attribute" of its reader. Other packages add theirs as entry points of
 the group `kvsim.traces`."""
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keywords of `load`."""
+
+    format: str | None
+    partial: PartialRule | str | None
+    limit: int | None
+    block_size: int | None
+    id_tokens: int | None
+    sharing: SharingModel | str | None
+    arrivals: ArrivalModel | str | None
+    tokenizer: Tokenizer | str | PathLike[str] | None
+    progress: Callable[[int, int], None] | None
 
 
 def load(
@@ -34,8 +68,13 @@ def load(
     partial: PartialRule | str | None = None,
     limit: int | None = None,
     block_size: int | None = None,
+    id_tokens: int | None = None,
+    sharing: SharingModel | str | None = None,
+    arrivals: ArrivalModel | str | None = None,
+    tokenizer: Tokenizer | str | PathLike[str] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Trace:
-    """Read the trace file at `path`.
+    """Read the trace at `path`: a file, also compressed with gzip or zstd, or a folder of them.
 
     Parameters
     ----------
@@ -46,36 +85,96 @@ def load(
     limit
         Read only this many rows from the start of the file; None: all.
     block_size
-        Tokens an id of the file stands for, if the file does not say so. (`reblock` cuts blocks.)
+        Tokens a block of the trace. An id of the file that stands for more is cut, so it must be
+        a multiple; None: what an id stands for, or 64 if the file has no ids.
+    id_tokens
+        Tokens an id of the file stands for; None: what the format or the file says.
+    sharing
+        What prompts share if the file has lengths only, e.g. `"zipf:prefixes=8,share=0.7"`; None:
+        nothing. Refused for files that say it themselves.
+    arrivals
+        When requests arrive if the file does not say, e.g. `"poisson:gap_s=2,seed=7"`.
+    tokenizer
+        For files that contain text: None for bytes, the path of a model's `tokenizer.json`, or an
+        object with `name` and `encode`.
+    progress
+        Called with (bytes read, bytes of the file), now and then.
 
     Raises
     ------
     TraceError
-        If the file cannot be read or is not a trace; says which line.
+        If the file cannot be read or is not a trace; says which line. Also if `block_size` does
+        not divide what an id stands for.
     UnknownNameError
-        If there is no such format or partial rule.
+        If there is no such format, partial rule or model.
     ConfigError
-        If `limit` or `block_size` is not a positive integer.
+        If a number is impossible.
     """
-    _check_positive("limit", limit)
-    _check_positive("block_size", block_size)
+    for name, value in (("limit", limit), ("block_size", block_size), ("id_tokens", id_tokens)):
+        _check_positive(name, value)
+    options = ReadOptions(
+        block_size=block_size,
+        id_tokens=id_tokens,
+        arrivals=parse_arrivals(arrivals)
+        if isinstance(arrivals, str)
+        else arrivals or ArrivalModel(),
+        tokenizer=as_tokenizer(tokenizer),
+    )
     rule = None if partial is None else _partial_rule(partial)
+    model = parse_sharing(sharing) if isinstance(sharing, str) else sharing
     file = checked_path(path)
     given = None if format is None else reader(format)
-    with open_source(file) as (source, head):
+    with paused_collector(), open_source(file, progress=progress) as (source, head):
         found = given or _detect(file, head)
-        rows = found.read(source, block_size=block_size)
-        taken = list(islice(rows.rows, limit))
-        digest = source.sha256()
+        content = found.read(source, options)
+        trace = _assembled(content, source, found.name, rule, limit, options, model)
+        del content
+        settle_collector()
+    return trace if block_size is None else _in_blocks(trace, block_size, rule)
+
+
+def _assembled(
+    content: RowSource | Trace,
+    source: Source,
+    format_name: str,
+    rule: PartialRule | None,
+    limit: int | None,
+    options: ReadOptions,
+    sharing: SharingModel | None,
+) -> Trace:
+    if sharing is not None and content.has_prefixes:
+        raise ConfigError(
+            f"sharing is for traces of lengths alone; {source.path} says what prompts share"
+        )
+    if options.block_size is not None and content.block_size % options.block_size:
+        raise TraceError(
+            f"block_size must divide the {content.block_size} tokens that an id stands for, not"
+            f" {options.block_size}",
+            path=source.path,
+        )
+    if isinstance(content, Trace):
+        trace = content
+        if limit is not None:
+            trace = replace(content, requests=content.requests[:limit])
+        return trace if rule in (None, trace.partial) else without_partial(trace, source.path)
+    taken = list(islice(content.rows, limit))
+    is_cut = options.block_size not in (None, content.block_size)
     return assemble(
         taken,
-        path=file,
-        format_name=found.name,
-        block_size=rows.block_size,
-        file_partial=rows.partial,
-        partial=rule or rows.partial,
-        sha256=digest,
+        content,
+        path=source.path,
+        format_name=format_name,
+        # a block that is cut must first be there, even if its last piece is not wanted
+        partial=content.partial if is_cut else rule or content.partial,
+        sha256=source.sha256(),
+        sharing=sharing,
     )
+
+
+def _in_blocks(trace: Trace, block_size: int, rule: PartialRule | None) -> Trace:
+    if block_size == trace.block_size:
+        return trace
+    return reblock(trace, block_size, partial=rule or trace.partial)
 
 
 def format_names() -> list[str]:
@@ -117,8 +216,6 @@ def _entry_points() -> dict[str, EntryPoint]:
 def _detect(path: Path, head: bytes) -> TraceReader:
     if not head.strip():
         raise TraceError("the file is empty", path=path)
-    if problem := gzip_problem(head):
-        raise TraceError(problem, path=path)
     for name in format_names():
         candidate = reader(name)
         if candidate.sniff(head):

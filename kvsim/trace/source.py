@@ -1,45 +1,45 @@
-"""A trace file while it is read: numbered lines, its hash, JSON values, errors that say where."""
+"""A trace file while it is read: decompressed, numbered lines, its hash, errors that say where."""
 
 from __future__ import annotations
 
-import json
 from contextlib import contextmanager
 from hashlib import sha256
 from io import BufferedReader
-from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeGuard
+from typing import TYPE_CHECKING
 
 from kvsim.errors import TraceError
+from kvsim.trace.compression import CHUNK_BYTES, DamagedError, HashedFile, decompressed
+from kvsim.trace.paths import os_problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from os import PathLike
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
-LARGEST_NUMBER = 1 << 53
-"""The largest number a trace may contain: above it, other JSON tools lose digits.
+HEAD_BYTES = 1 << 16
+"""How much of a file decides about its format."""
 
-Source: RFC 8259, section 6 (interoperable integers).
-"""
+MAX_LINE_BYTES = 1 << 26
+"""The longest line that is read: 64 MiB, ten times a prompt of a million token ids."""
 
-_HEAD_BYTES = 1 << 20
-_GZIP_MAGIC = b"\x1f\x8b"
+MAX_DOCUMENT_BYTES = 1 << 28
+"""The largest file that is read as one JSON value: 256 MiB."""
+
 _BOM = b"\xef\xbb\xbf"
-_MAX_SHOWN = 40
-_MAX_FIELDS_SHOWN = 8
+_FOLDER_SUFFIXES = (".json", ".json.gz", ".json.zst")
 
 
 class Source:
-    """The lines of one open file, read once.
+    """One open file, read once.
 
     Iterating gives the lines that are not blank, decoded, and sets `line` to the number (from 1)
     of the line given last; `error` uses it.
     """
 
-    def __init__(self, path: Path, stream: BinaryIO) -> None:
+    def __init__(self, path: Path, stream: BufferedReader, file: HashedFile) -> None:
         self.path = path
         self.line: int | None = None
         self._stream = stream
-        self._hash = sha256()
+        self._file = file
 
     def __iter__(self) -> Iterator[str]:
         """Yield the decoded lines that are not blank.
@@ -47,34 +47,130 @@ class Source:
         Raises
         ------
         TraceError
-            At a line that is not UTF-8 text.
+            At a line that is not UTF-8 text, or too long.
         """
-        for number, raw in enumerate(self._stream, start=1):
-            self._hash.update(raw)
-            line = raw.removeprefix(_BOM) if number == 1 else raw
-            if line.isspace() or not line:
-                continue
-            self.line = number
-            try:
-                yield line.decode()
-            except UnicodeDecodeError as error:
-                problem = f"not UTF-8 text: byte 0x{line[error.start]:02x} at {error.start}"
-                raise self.error(gzip_problem(raw) or problem) from error
+        return map(self.text_of, self.raw_lines())
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """Yield the lines that are not blank as they are in the file, without a byte order mark.
+
+        Raises
+        ------
+        TraceError
+            At a line that is too long, and where compressed data are damaged or cut short.
+        """
+        read_line = self._stream.readline
+        number = 0
+        try:
+            while raw := read_line(MAX_LINE_BYTES):
+                number += 1
+                if number == 1:
+                    raw = raw.removeprefix(_BOM)
+                if raw.isspace() or not raw:
+                    continue
+                self.line = number
+                if len(raw) == MAX_LINE_BYTES:
+                    raise self.error(f"a line of more than {MAX_LINE_BYTES >> 20} MiB")
+                yield raw
+        except DamagedError as error:
+            self.line = number + 1
+            raise self.error(str(error)) from error
+
+    def text_of(self, raw: bytes) -> str:
+        """Return the text of one line, else raise `TraceError`."""
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            problem = f"not UTF-8 text: byte 0x{raw[error.start]:02x} at {error.start}"
+            raise self.error(problem) from error
+
+    def read(self, num_bytes: int) -> bytes:
+        """Return the next `num_bytes` of the file, fewer at its end.
+
+        Raises
+        ------
+        TraceError
+            Where compressed data are damaged or cut short.
+        """
+        pieces = []
+        try:
+            # piece by piece: asked for all at once, a buffer of that size is made first
+            while num_bytes and (piece := self._stream.read(min(num_bytes, CHUNK_BYTES))):
+                num_bytes -= len(piece)
+                pieces.append(piece)
+        except DamagedError as error:
+            raise self.error(str(error)) from error
+        return b"".join(pieces)
+
+    def document(self) -> str:
+        """Return the whole file as text.
+
+        Raises
+        ------
+        TraceError
+            If it is larger than `MAX_DOCUMENT_BYTES` or not UTF-8.
+        """
+        whole = self.read(MAX_DOCUMENT_BYTES + 1).removeprefix(_BOM)
+        if len(whole) > MAX_DOCUMENT_BYTES:
+            raise self.error(f"one JSON value of more than {MAX_DOCUMENT_BYTES >> 20} MiB")
+        try:
+            return whole.decode()
+        except UnicodeDecodeError as error:
+            self.line = whole.count(b"\n", 0, error.start) + 1
+            raise self.error(f"not UTF-8 text: byte 0x{whole[error.start]:02x}") from error
+
+    def members(self) -> Iterator[Source]:
+        """Yield the files that belong together: this one, or those of a folder, by their names."""
+        yield self
 
     def error(self, problem: str) -> TraceError:
         """Return an error about the current line."""
         return TraceError(problem, path=self.path, line=self.line)
 
     def sha256(self) -> str:
-        """Read what is left of the file and return the hash of all its bytes."""
-        while piece := self._stream.read(_HEAD_BYTES):
-            self._hash.update(piece)
+        """Read what is left of the file and return the hash of all its bytes, as they are on disk.
+
+        Of a folder: the hash of the names and hashes of the files that were read.
+        """
+        return self._file.rest_sha256()
+
+
+class FolderSource(Source):
+    """The JSON files of a folder, for formats that have one file a conversation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.line = None
+        self._hash = sha256()
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """Raise `TraceError`: the lines of several files are no trace."""
+        raise self.error("a directory; name a file in it")
+
+    def read(self, num_bytes: int) -> bytes:
+        """Raise `TraceError`, as `raw_lines` does."""
+        del num_bytes
+        raise self.error("a directory; name a file in it")
+
+    def members(self) -> Iterator[Source]:
+        """Yield the files of the folder that end in .json, also compressed, by their names."""
+        for file in _files_in(self.path):
+            with open_source(file) as (source, _):
+                yield source
+                self._hash.update(f"{file.name}\0{source.sha256()}\n".encode())
+
+    def sha256(self) -> str:
+        """Return the hash of the names and hashes of the files that were read."""
         return self._hash.hexdigest()
 
 
 @contextmanager
-def open_source(path: Path) -> Iterator[tuple[Source, bytes]]:
-    """Open a file; give its `Source` and its first bytes, at most 1 MiB.
+def open_source(
+    path: Path, *, progress: Callable[[int, int], None] | None = None
+) -> Iterator[tuple[Source, bytes]]:
+    """Open a file or folder; give its `Source` and its first bytes, decompressed.
+
+    `progress` is called with (bytes read, bytes in all) now and then; both as they are on disk.
 
     Raises
     ------
@@ -82,130 +178,22 @@ def open_source(path: Path) -> Iterator[tuple[Source, bytes]]:
         In place of each `OSError`, also of one that is raised while the file is being read.
     """
     try:
-        with BufferedReader(path.open("rb", buffering=0), _HEAD_BYTES) as stream:
-            yield Source(path, stream), stream.peek(_HEAD_BYTES)
+        if path.is_dir():
+            files = _files_in(path)
+            if not files:
+                raise TraceError("a directory; name a file in it", path=path)
+            with open_source(files[0]) as (_, head):
+                pass
+            yield FolderSource(path), head
+            return
+        with HashedFile(path, progress) as file, decompressed(file, HEAD_BYTES) as (stream, head):
+            yield Source(path, BufferedReader(stream, CHUNK_BYTES), file), head
+    except DamagedError as error:
+        raise TraceError(str(error), path=path) from error
     except OSError as error:
         raise TraceError(os_problem(error), path=path) from error
 
 
-def checked_path(path: str | PathLike[str]) -> Path:
-    """Return `path` if a file can have such a name, else raise `TraceError`."""
-    file = Path(path)
-    if not file.name or "\0" in str(file):
-        raise TraceError("not the name of a file", path=ascii(str(path)))
-    return file
-
-
-def os_problem(error: OSError, *, doing: str = "read") -> str:
-    """Return what to tell the user about an `OSError` met while a file was being read."""
-    match error:
-        case FileNotFoundError():
-            return "no such file or directory"
-        case IsADirectoryError():
-            return "a directory; name a file in it"
-        case PermissionError():
-            return f"cannot be {doing}: no permission"
-    return f"cannot be {doing}: {error.strerror or error}"
-
-
-def gzip_problem(head: bytes) -> str | None:
-    """Return what to tell the user if a file that begins with `head` is compressed."""
-    if head.startswith(_GZIP_MAGIC):
-        return "compressed with gzip, which is not supported yet; decompress it first"
-    return None
-
-
-def parse_object(source: Source, text: str) -> dict[str, object]:
-    """Return the JSON object on one line.
-
-    Raises
-    ------
-    TraceError
-        If the line is not one JSON object, or contains NaN or Infinity.
-    """
-    try:
-        value = _DECODER.decode(text)
-    except json.JSONDecodeError as error:
-        cut = "" if text.endswith("\n") else "; the file seems to be cut short"
-        raise source.error(f"not valid JSON: {error.msg} at column {error.colno}{cut}") from error
-    except _NotJsonError as error:
-        raise source.error(str(error)) from error
-    except ValueError as error:
-        raise source.error("not valid JSON: a number with too many digits") from error
-    except RecursionError as error:
-        raise source.error("not a trace row: brackets are nested too deeply") from error
-    if type(value) is not dict:
-        raise source.error(f"a row must be a JSON object, not {shown(value)}")
-    return value
-
-
-def required(source: Source, record: dict[str, object], field: str) -> object:
-    """Return the value of a field that must be there."""
-    if field not in record:
-        found = ", ".join(map(shown, list(record)[:_MAX_FIELDS_SHOWN])) or "none"
-        raise source.error(f"field {field!r} is missing; fields seen: {found}")
-    return record[field]
-
-
-def whole_number(
-    source: Source, record: dict[str, object], field: str, *, least: int, unit: str = ""
-) -> int:
-    """Return the value of a field that must be a whole number from `least` to `LARGEST_NUMBER`."""
-    value = required(source, record, field)
-    if type(value) is not int or not least <= value <= LARGEST_NUMBER:
-        of = f" of {unit}" if unit else ""
-        raise source.error(
-            f"{field} must be a whole number{of} from {least} to 2**53, not {shown(value)}"
-        )
-    return value
-
-
-def optional_text(source: Source, field: str, value: object) -> str | None:
-    """Return `value` if it is None or text that can be written again, else raise."""
-    if value is None or is_text(value):
-        return value
-    raise source.error(f"{field} must be text, not {shown(value)}")
-
-
-def is_text(value: object) -> TypeGuard[str]:
-    """Return whether `value` is a string without lone surrogates, which no file can hold."""
-    if type(value) is not str:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def is_id(value: object) -> TypeGuard[int]:
-    """Return whether `value` is a whole number from 0 to `LARGEST_NUMBER`."""
-    return type(value) is int and 0 <= value <= LARGEST_NUMBER
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether `value` is a number from 0 to `LARGEST_NUMBER`."""
-    return (type(value) is int or type(value) is float) and 0 <= value <= LARGEST_NUMBER
-
-
-def shown(value: object) -> str:
-    """Return a short form of any JSON value, on one line, for messages."""
-    if isinstance(value, dict | list):
-        return f"{'an object' if isinstance(value, dict) else 'a list'} of {len(value)}"
-    if isinstance(value, bool) or value is None:
-        return {True: "true", False: "false", None: "null"}[value]
-    if isinstance(value, int) and abs(value) >= 10**_MAX_SHOWN:
-        return f"a number of more than {_MAX_SHOWN} digits"
-    text = repr(value)
-    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}..."
-
-
-class _NotJsonError(ValueError):
-    """Python's decoder accepts it, JSON does not."""
-
-
-def _refuse(constant: str) -> object:
-    raise _NotJsonError(f"{constant} is not a number; a trace has finite numbers only")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
+def _files_in(folder: Path) -> list[Path]:
+    files = (each for each in folder.iterdir() if each.name.endswith(_FOLDER_SUFFIXES))
+    return sorted(each for each in files if each.is_file())

@@ -7,7 +7,7 @@ import pytest
 
 import kvsim
 from kvsim.backends.sim import SimBackend
-from kvsim.collector import paused_collector
+from kvsim.collector import paused_collector, settle_collector
 from kvsim.config import CacheConfig, SchedulerConfig
 from kvsim.core.engine import run
 from kvsim.core.manager import CacheManager
@@ -49,3 +49,18 @@ def test_a_replay_makes_no_cycle() -> None:
         run(scheduler, backend)
         assert gc.collect() == 0
     assert len(scheduler.ended) == 500
+
+
+def test_settling_leaves_the_collector_and_what_others_froze_alone() -> None:
+    before = gc.get_freeze_count()
+    assert gc.isenabled()
+    made: list[list[int]] = [[] for _ in range(1000)]
+    settle_collector()
+    assert gc.get_freeze_count() == before
+    assert gc.isenabled()
+    assert not any(each is made for each in gc.get_objects(generation=0))
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    settle_collector()
+    assert gc.get_freeze_count() == frozen
+    gc.unfreeze()

@@ -57,10 +57,10 @@ def without(field: str) -> bytes:
         pytest.param(row() + row()[:30], ":2: not valid JSON", id="truncated"),
         pytest.param(row(input_length=2000), ":1: 2 hash_ids do not fit input_length", id="misfit"),
         pytest.param(
-            row() + row(timestamp=-1), ":2: timestamp must be a whole", id="negative time"
+            row() + row(timestamp=-1), ":2: timestamp must be a number", id="negative time"
         ),
         pytest.param(row(timestamp=1e400), ":1: Infinity is not a number", id="infinite time"),
-        pytest.param(row(timestamp=2**60), ":1: timestamp must be a whole", id="huge time"),
+        pytest.param(row(timestamp=2**60), ":1: timestamp must be a number", id="huge time"),
         pytest.param(row(input_length=10**30), ":1: input_length must be", id="huge length"),
         pytest.param(
             row().replace(b"700", b"9" * 5000), ":1: not valid JSON: a number with", id="digits"
@@ -76,7 +76,7 @@ def without(field: str) -> bytes:
         pytest.param(b"", ": the file is empty", id="empty"),
         pytest.param(b" \n\n", ": the file is empty", id="blank"),
         pytest.param(bytes(range(256)) * 9, ": a binary file, not a trace", id="binary"),
-        pytest.param(b"\x1f\x8b" + bytes(99), ": compressed with gzip", id="gzip"),
+        pytest.param(b"\x1f\x8b" + bytes(99), ": the gzip data are damaged", id="gzip"),
         pytest.param(row() + b'{"\xff": 1}\n', ":2: not UTF-8 text", id="not UTF-8"),
         pytest.param(b"a,b,c\n1,2,3\n", ": not a trace in a known format", id="csv"),
         pytest.param(
@@ -119,9 +119,12 @@ def test_a_trace_that_cannot_be_read(
         ("--hardware h200", "unknown hardware 'h200'. Did you mean 'h200-8x'?"),
         ("--kv-dtype 5", "kv_dtype must be 4, 8 or 16 (bits) or one of bf16"),
         ("--format moncake", "unknown trace format 'moncake'. Did you mean 'mooncake'?"),
-        ("--format mooncake", "good.jsonl:1: block_size is 4 in this row"),
+        ("--format mooncake", "good.jsonl:1: field 'timestamp' is missing"),
         ("--partial no", "unknown partial 'no'. Known: count, never."),
-        ("--block-size 8", "good.jsonl:1: block_size is 4 in this file, not 8"),
+        (
+            "--block-size 8",
+            "good.jsonl: block_size must divide the 4 tokens that an id stands for, not 8",
+        ),
         ("--limit 0", "limit must be an integer of at least 1, not 0"),
         ("--warmup 1.5", "warmup must be a share of the requests from 0 to less than 1, not 1.5"),
         ("--warmup=-0.5", "warmup must be a share of the requests from 0 to less than 1, not -0.5"),

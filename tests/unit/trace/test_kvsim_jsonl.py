@@ -109,6 +109,11 @@ def test_under_count_the_partial_last_block_has_an_id(tmp_path: Path) -> None:
         ({"time_unit": "min"}, "time_unit must be one of s, ms, us, ns, not 'min'"),
         ({"time_unit": ["s"]}, "time_unit must be one of s, ms, us, ns, not a list of 1"),
         ({"partial": None}, "partial must be one of count, never, not null"),
+        ({"prefixes": 1}, "prefixes must be true or false, not 1"),
+        (
+            {"prefixes": False, "partial": "count"},
+            "partial must be never where prefixes is false, not count",
+        ),
         ({"time_units": "s"}, "unknown field 'time_units'; did you mean 'time_unit'?"),
     ],
 )
@@ -138,6 +143,8 @@ def test_a_header_field_that_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_a_block_size_other_than_the_file_s_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=":1: block_size is 8 in this file, not 16"):
+        load(written(tmp_path, ROW), id_tokens=16)
+    with pytest.raises(TraceError, match="block_size must divide the 8 tokens that an id stands"):
         load(written(tmp_path, ROW), block_size=16)
 
 

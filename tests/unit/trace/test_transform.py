@@ -9,8 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvsim.errors import ConfigError
-from kvsim.trace import Trace, annotate_next_use, load, reblock, scale_time, spread_arrivals
+from kvsim.errors import ConfigError, UserError
+from kvsim.trace import (
+    ArrivalModel,
+    Trace,
+    annotate_next_use,
+    close_loop,
+    load,
+    reblock,
+    scale_time,
+    spread_arrivals,
+)
 from kvsim.types import NEVER, PartialRule, Request
 
 if TYPE_CHECKING:
@@ -127,5 +136,77 @@ def test_blocks_are_cut_only_where_that_is_possible(tmp_path: Path) -> None:
     for size in (0, 3, 1024, True):
         with pytest.raises(ConfigError, match="must divide the trace's 512 tokens a block, not"):
             reblock(trace, size)
-    with pytest.raises(ConfigError, match="only in a trace under partial='count'"):
-        reblock(trace_of((1,)), 4)
+    with pytest.raises(ConfigError, match="only of a trace under partial='count'"):
+        reblock(trace_of((1,)), 4, partial=PartialRule.COUNT)
+
+
+def test_what_follows_the_last_full_block_is_the_prompt_s_own() -> None:
+    requests = tuple(
+        Request(
+            request_id=i, arrived_at=0, block_keys=(7,), num_input_tokens=15, num_output_tokens=1
+        )
+        for i in range(2)
+    )
+    trace = Trace(
+        requests=requests, block_size=8, partial=PartialRule.NEVER, name="two", format="made"
+    )
+    small = reblock(trace, 4)
+    # 15 // 4 = 3 blocks: two are in the full block of 8, the third is in the 7 tokens after it
+    assert [each.block_keys for each in small.requests] == [(0, 1, 2), (0, 1, 3)]
+    assert small.repairs == (
+        "blocks of 8 tokens cut into 4; 2 after the last full one are their prompt's own",
+    )
+
+
+def session_of(*turns: tuple[int, str | None, int]) -> Trace:
+    """Make a trace of (arrival in s, session, output tokens)."""
+    return Trace(
+        requests=tuple(
+            Request(
+                request_id=i,
+                arrived_at=at * 10**9,
+                block_keys=(),
+                num_input_tokens=1,
+                num_output_tokens=num_output,
+                session_id=name,
+                cancelled_at=(at + 1) * 10**9,
+            )
+            for i, (at, name, num_output) in enumerate(turns)
+        ),
+        block_size=8,
+        partial=PartialRule.NEVER,
+        name="turns",
+        format="made",
+    )
+
+
+def test_in_a_closed_loop_a_turn_follows_the_answer_to_the_one_before() -> None:
+    trace = session_of((0, "a", 100), (1, "b", 50), (2, "a", 10), (3, None, 5), (4, "a", 1))
+    # no think time, 100 ms a token: a's answers take 10 s and 1 s, so its turns come at 0, 10, 11
+    loop = close_loop(trace, ArrivalModel(think_s=0.0, token_ms=100.0))
+    assert [(r.arrived_at // 10**9, r.session_id) for r in loop.requests] == [
+        (0, "a"),
+        (1, "b"),
+        (3, None),
+        (10, "a"),
+        (11, "a"),
+    ]
+    assert [r.request_id for r in loop.requests] == [0, 1, 2, 3, 4]
+    # who gives up after a second still does
+    assert all((r.cancelled_at or 0) - r.arrived_at == 10**9 for r in loop.requests)
+
+
+def test_pauses_are_drawn_from_the_seed() -> None:
+    trace = session_of((0, "a", 1), (1, "a", 1))
+    model = ArrivalModel(think_s=10.0, token_ms=0.0, seed=3)
+    assert close_loop(trace, model) == close_loop(trace, model)
+    gaps = [
+        close_loop(trace, replace(model, seed=seed)).requests[1].arrived_at for seed in range(400)
+    ]
+    # 400 exponentials of mean 10 s: their mean is 10 s with a standard deviation of 0.5 s
+    assert 8 <= sum(gaps) / 400 / 10**9 <= 12
+
+
+def test_without_sessions_there_is_no_loop_to_close() -> None:
+    with pytest.raises(UserError, match="has no sessions"):
+        close_loop(session_of((0, None, 1)), ArrivalModel())
