@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 from kvsim.analysis.metrics import DEFINITIONS, HitCounts, num_warmup
 from kvsim.errors import ConfigError
 from kvsim.replay_config import LARGEST_SIZE
+from kvsim.trace import Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from kvsim.trace import Trace
 
 NOTHING_IN_FLIGHT: Final = "no requests in flight"
 """One request after another, everything done at once: what every figure here assumes."""
@@ -73,10 +72,14 @@ class Tally:
     Raises
     ------
     ConfigError
-        If `warmup` is not a share.
+        If `trace` is not a loaded trace, or `warmup` is not a share.
     """
 
     def __init__(self, trace: Trace, warmup: float = 0.0) -> None:
+        if not isinstance(trace, Trace):
+            raise ConfigError(
+                f"trace must be a loaded trace, not {trace!r}: kvsim.trace.open_trace loads one"
+            )
         is_number = isinstance(warmup, int | float) and not isinstance(warmup, bool)
         if not is_number or not isfinite(warmup) or not 0 <= warmup < 1:
             raise ConfigError(

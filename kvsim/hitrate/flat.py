@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from kvsim.analysis.metrics import HitCounts
-    from kvsim.core.ports import BlockPolicy, EvictionPolicy
-    from kvsim.policies.registry import PolicyMaker
+    from kvsim.core.ports import EvictionPolicy
+    from kvsim.hitrate.replays import AnyPolicy
     from kvsim.trace import Trace
     from kvsim.types import BlockKey, NodeId
 
@@ -73,7 +73,7 @@ class FlatHits:
 
 def flat_replay(
     trace: Trace,
-    policy: str | PolicyMaker | EvictionPolicy | BlockPolicy,
+    policy: AnyPolicy,
     capacity_blocks: int,
     *,
     seed: int = 0,
@@ -133,7 +133,7 @@ def flat_replay(
 @paused_collector()
 def flat_curve(
     trace: Trace,
-    policy: str | PolicyMaker,
+    policy: AnyPolicy,
     capacities: Iterable[int],
     *,
     warmup: float = 0.0,
@@ -148,7 +148,7 @@ def flat_curve(
     Parameters
     ----------
     trace, policy, seed
-        As for `flat_replay`.
+        As for `flat_replay`; a policy object only if there is one capacity.
     capacities, warmup, progress
         As for `kvsim.hitrate.replay_curve`.
 
@@ -161,6 +161,11 @@ def flat_curve(
     chosen = checked_capacities(capacities)
     tally = Tally(trace, warmup)
     name, *_ = policy_factory(policy)
+    if len(chosen) > 1 and not (isinstance(policy, str) or callable(policy)):
+        raise ConfigError(
+            f"policy must be a class or a name for more than one capacity: one {name} object"
+            " remembers the capacity before"
+        )
     counts: list[dict[str, HitCounts]] = []
     for capacity in chosen:
         found = flat_replay(trace, policy, capacity, seed=seed)

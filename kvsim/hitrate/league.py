@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from kvsim.analysis.metrics import DEFINITIONS
 from kvsim.errors import ConfigError
 from kvsim.hitrate.curves import opt_curve, replay_curve
+from kvsim.hitrate.flat import flat_curve
 from kvsim.hitrate.tables import check_definition, html_table, percent, tidy_frame
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class PolicyLeague:
     hits
         By policy, then by definition; in the order in which they were named.
     opt, infinite
-        The optimum ("resident"), and a cache that never evicts.
+        The optimum ("resident"; of plain caches: Belady's), and a cache that never evicts.
+    is_flat
+        Whether these are plain caches, in which every block stands alone.
     """
 
     capacity: int
@@ -55,6 +58,7 @@ class PolicyLeague:
     hits: Mapping[str, Mapping[str, HitFigure]]
     opt: Mapping[str, HitFigure]
     infinite: Mapping[str, HitFigure]
+    is_flat: bool = False
 
     def share_of_opt(self, policy: str, definition: str = "prefix_token") -> float:
         """Return the hits of a policy as a share of the optimum's; 1.0 if that has none."""
@@ -95,7 +99,8 @@ class PolicyLeague:
     @property
     def title(self) -> str:
         """One line that says what this is."""
-        return f"policies on {self.basis.trace}, {self.capacity:,} blocks"
+        kind = ", flat" if self.is_flat else ""
+        return f"policies on {self.basis.trace}, {self.capacity:,} blocks{kind}"
 
     def __repr__(self) -> str:
         return f"<PolicyLeague {self.title}: {', '.join(self.hits)}>"
@@ -115,6 +120,7 @@ class PolicyLeague:
     def _attrs(self) -> dict[str, object]:
         return self.basis.attrs() | {
             "capacity_blocks": self.capacity,
+            "flat": self.is_flat,
             "infinite": dict(self.infinite),
         }
 
@@ -124,6 +130,7 @@ def policy_league(
     policies: Iterable[AnyPolicy],
     capacity: int,
     *,
+    flat: bool = False,
     warmup: float = 0.0,
     seed: int = 0,
 ) -> PolicyLeague:
@@ -133,6 +140,9 @@ def policy_league(
     ----------
     policies
         Names, classes, functions or objects, as for `kvsim.hitrate.replay`.
+    flat
+        Whether to compare in plain caches (see `kvsim.hitrate.flat_curve`). There the optimum is
+        one of the definition `block` only; by the others a policy may hit more.
     trace, capacity, warmup, seed
         As for `kvsim.hitrate.replay`.
 
@@ -141,10 +151,14 @@ def policy_league(
     UserError
         As `kvsim.hitrate.replay`, or if there is no policy, or two have one name.
     """
-    opt = opt_curve(trace, [capacity], warmup=warmup)
+    if flat:
+        opt = flat_curve(trace, "belady", [capacity], warmup=warmup)
+    else:
+        opt = opt_curve(trace, [capacity], warmup=warmup)
     hits: dict[str, Mapping[str, HitFigure]] = {}
     for policy in policies:
-        curve = replay_curve(trace, policy, [capacity], warmup=warmup, seed=seed)
+        replays = flat_curve if flat else replay_curve
+        curve = replays(trace, policy, [capacity], warmup=warmup, seed=seed)
         if curve.policy in hits:
             raise ConfigError(f"policies must have names of their own: two are {curve.policy!r}")
         hits[curve.policy] = curve.at(capacity)
@@ -156,4 +170,5 @@ def policy_league(
         hits=hits,
         opt=opt.at(capacity),
         infinite={name: each.figure() for name, each in opt.infinite.items()},
+        is_flat=flat,
     )

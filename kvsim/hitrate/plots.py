@@ -144,9 +144,10 @@ def plot_plane(
     colours = ax.figure.colorbar(filled, ax=ax, format=PercentFormatter(1.0, decimals=0))
     colours.set_label(f"hit rate, both tiers ({definition})", fontsize=8)
     for axis, name, sizes in ((ax.xaxis, "GPU", gpu), (ax.yaxis, "CPU", cpu)):
-        if sizes[-1] > 20 * max(1, sizes[0]):
+        least = next(size for size in sizes if size)
+        if sizes[-1] > 20 * least:
             rescale = ax.set_xscale if name == "GPU" else ax.set_yscale
-            rescale("symlog", linthresh=next(size for size in sizes if size), linscale=0.4)
+            rescale("symlog", linthresh=least, linscale=0.4)
         blocks_axis(axis, f"{name} tier (blocks)")
     finish(ax, f"Hit rate of two {plane.mode} LRU tiers", plane.basis.caption)
     ax.grid(visible=False)
@@ -159,23 +160,26 @@ def plot_league(league: PolicyLeague, *, definition: str, ax: Axes | None = None
     shares = {policy: league.share_of_opt(policy, definition) for policy in league.hits}
     ordered = sorted(shares, key=lambda policy: shares[policy])
     widths = [shares[policy] for policy in ordered]
-    bars = ax.barh(ordered, widths, color=COLOURS[0], height=0.65)
-    texts = [
-        f"{shares[policy]:.1%}  (hit rate {league.hits[policy][definition]['rate']:.2%})"
-        for policy in ordered
-    ]
-    ax.bar_label(bars, texts, padding=4, fontsize=8, color=INK)
     ax.axvline(1, color=INK, linewidth=1.2)
-    best = league.opt[definition]["rate"]
-    ax.annotate(
-        f"optimum {best:.2%}", (1, 1), xycoords=("data", "axes fraction"),
-        textcoords="offset points", xytext=(-3, -2), ha="right", va="top", rotation=90, fontsize=8,
+    bars = ax.barh(ordered, widths, color=COLOURS[0], height=0.65)
+    ax.bar_label(
+        bars, [f"{share:.1%}" for share in widths], padding=4, fontsize=8, color=INK,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )  # fmt: skip
+    # To the right of the bars, where no bar can reach: what the shares are shares of.
+    rates = [league.hits[policy][definition]["rate"] for policy in ordered]
+    for index, rate in enumerate(rates):
+        ax.text(1.17, index, f"{rate:.2%}", ha="left", va="center", fontsize=8)
+    ax.text(1.17, len(ordered) - 0.35, "hit rate", ha="left", va="bottom", fontsize=8, color=FAINT)
+    best = league.opt[definition]["rate"]
+    ax.text(1, len(ordered) - 0.35, f"optimum {best:.2%}", ha="right", va="bottom", fontsize=8)
+    ax.set_ylim(-0.6, len(ordered) + 0.1)
     ax.set_xlim(0, 1.32)
     ax.set_xticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.set_xlabel(f"hits as a share of the optimum's ({definition})")
-    finish(ax, f"Policies at {league.capacity:,} blocks", league.basis.caption)
+    kind = ", every block alone" if league.is_flat else ""
+    finish(ax, f"Policies at {league.capacity:,} blocks{kind}", league.basis.caption)
     ax.grid(visible=False)
     return ax
 

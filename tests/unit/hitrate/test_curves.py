@@ -197,6 +197,25 @@ def test_a_league_is_ordered_as_asked_and_measured_by_the_optimum() -> None:
         policy_league(loop(), [], 4)
 
 
+def test_a_league_may_be_of_plain_caches() -> None:
+    # abc and abd in 2 blocks, every block alone. LRU holds b and c when a comes again, then c and
+    # a when b comes: no hit. With Belady c takes the place of b, which is wanted after a: 1 hit.
+    trace = trace_of(("abc", 12), ("abd", 12))
+    league = policy_league(trace, ["lru"], 2, flat=True)
+    assert list(league.hits) == ["lru, flat"]
+    assert [league.hits["lru, flat"]["block"]["hits"], league.opt["block"]["hits"]] == [0, 1]
+    assert league.share_of_opt("lru, flat", "block") == 0
+    assert "2 blocks, flat" in league.title
+    assert league.frame.attrs["flat"] is True
+    # Under the prefix rule, in 2 blocks, abc keeps a and b, which abd hits.
+    assert policy_league(trace, ["lru"], 2).hits["lru"]["block"]["hits"] == 2
+
+
+def test_a_trace_that_is_not_loaded_is_told_so() -> None:
+    with pytest.raises(ConfigError, match=r"loaded trace, not 'sample:chat': .*open_trace"):
+        lru_curve("sample:chat")  # type: ignore[arg-type]
+
+
 def test_reuse_is_told_in_blocks_and_in_time() -> None:
     # abc comes again 2 s later, its blocks at 3, 4 and 5 of the stack.
     found = reuse(loop())

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kvsim.errors import ConfigError, PolicyError
-from kvsim.hitrate.flat import flat_replay
+from kvsim.hitrate.flat import flat_curve, flat_replay
 from kvsim.policies.lru import LRU
 from kvsim.testing import PerBlockLRU
+from tests.unit.policies.context import new_context
 from tests.unit.policies.test_against_oracles import trace_of
 
 if TYPE_CHECKING:
@@ -99,3 +100,12 @@ def test_a_policy_that_takes_nothing_or_what_is_in_use_is_found() -> None:
     # Nodes are given out from 1 on, so the third block is node 3.
     with pytest.raises(PolicyError, match="took node 3 as a victim, which is not evictable"):
         flat_replay(trace_of(PROMPTS), TakesTheNewcomer, 2)
+
+
+def test_one_policy_object_serves_one_capacity() -> None:
+    # ab and ab again: of 4 references the last 2 hit in 2 blocks.
+    trace = trace_of(["ab", "ab"])
+    curve = flat_curve(trace, PerBlockLRU(new_context()), [2])
+    assert curve.at(2)["block"]["hits"] == 2
+    with pytest.raises(ConfigError, match="one PerBlockLRU object remembers the capacity before"):
+        flat_curve(trace, PerBlockLRU(new_context()), [2, 3])

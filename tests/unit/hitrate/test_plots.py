@@ -101,6 +101,21 @@ def test_hits_over_time_show_the_warm_up_and_what_could_be_hit() -> None:
     assert names == ["lru", "infinite cache", "warm-up"]
 
 
+def test_an_axis_of_a_plane_is_stretched_only_if_its_sizes_are_far_apart() -> None:
+    # The least size that is one is what counts: 4 is twice 2, and 60 is 30 times 2.
+    near = tier_plane(loop(), gpu=[1, 4], cpu=[0, 2, 4]).plot(new_figure().add_subplot())
+    far = tier_plane(loop(), gpu=[1, 4], cpu=[0, 2, 60]).plot(new_figure().add_subplot())
+    assert [near.get_yscale(), far.get_yscale()] == ["linear", "symlog"]
+
+
+def test_a_league_writes_its_hit_rates_where_no_bar_is() -> None:
+    # In 4 blocks LRU hits a and b of 8 references, and so does the optimum.
+    ax = policy_league(loop(), ["lru"], 4).plot(new_figure().add_subplot(), definition="block")
+    places = {text.get_text(): text.get_position()[0] for text in ax.texts}
+    assert places["optimum 25.00%"] == 1
+    assert places["25.00%"] > 1 + 0.1  # "100.0%" is written from 1 on
+
+
 def test_a_plane_that_cannot_be_drawn_says_so() -> None:
     with pytest.raises(UserError, match="a plane of 3 tiers cannot be drawn: it must have two"):
         tier_plane(loop(), tiers=[[1], [1], [1]]).plot()
