@@ -1,7 +1,7 @@
 # make demo      install kvsim into .venv and replay the sample trace
 # make test      lint, then the tests, with their coverage
 # make lint      ruff, mypy, import-linter
-# make bench     the speed of the simulator on this machine
+# make bench     the speed of the simulator and of the lab on this machine
 # make thorough  the long tests, and mutation testing
 # make clean     remove what the others made
 #
@@ -70,6 +70,7 @@ test: lint
 
 bench: $(VENV)/.installed
 	$(PY) tests/bench/run.py
+	$(PY) -m tests.bench.hitrate
 
 thorough: $(VENV)/.installed-dev
 	$(PY) -m pytest -m thorough --hypothesis-profile=thorough

@@ -13,16 +13,36 @@ from kvsim.version import __version__
 
 if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
+    from kvsim.capacity import size
+    from kvsim.engines import explain
+    from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
 
-__all__ = ["ReplayConfig", "ReplayResult", "__version__", "load_trace", "replay", "sample"]
+__all__ = [
+    "ReplayConfig",
+    "ReplayResult",
+    "SweepConfig",
+    "SweepResult",
+    "__version__",
+    "explain",
+    "load_trace",
+    "replay",
+    "sample",
+    "size",
+    "sweep",
+]
 
 _HOME: Final = {
     "ReplayConfig": ("kvsim.api", "ReplayConfig"),
     "ReplayResult": ("kvsim.api", "ReplayResult"),
+    "SweepConfig": ("kvsim.sweeping.run", "SweepConfig"),
+    "SweepResult": ("kvsim.sweeping.run", "SweepResult"),
+    "explain": ("kvsim.engines", "explain"),
     "load_trace": ("kvsim.trace.loading", "load"),
     "replay": ("kvsim.api", "replay"),
     "sample": ("kvsim.api", "sample"),
+    "size": ("kvsim.capacity", "size"),
+    "sweep": ("kvsim.sweeping.run", "sweep"),
 }
 
 

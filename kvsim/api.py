@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 from kvsim.analysis.records import EventLog, RequestRecord
 from kvsim.backends.setup import Clock
 from kvsim.core.sequence import Status
+from kvsim.custom_policy import find_policy
 from kvsim.errors import ConfigError, UserError
 from kvsim.execution import Job, RunOutcome, run_instantly, run_timed, with_time_scale
 from kvsim.policies import policy_factory
 from kvsim.provenance import provenance
+from kvsim.recording import rerun
 from kvsim.replay_config import ReplayConfig
-from kvsim.result import ReplayResult, TraceFacts
+from kvsim.result import RecordingFigures, ReplayResult, TraceFacts
 from kvsim.run_file import load_run_file
 from kvsim.sizing import needed_blocks, resolve
 from kvsim.trace import Trace, annotate_next_use, load, load_sample
@@ -24,11 +26,13 @@ from kvsim.trace import Trace, annotate_next_use, load, load_sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from os import PathLike
-    from typing import Unpack
+    from typing import TypeAlias, Unpack
 
     from kvsim.core.ports import BlockPolicy, EvictionPolicy
     from kvsim.policies.registry import PolicyMaker
     from kvsim.replay_config import Settings
+
+    AnyPolicy: TypeAlias = str | PolicyMaker | EvictionPolicy | BlockPolicy
 
 __all__ = ["ReplayConfig", "ReplayResult", "replay", "resolve", "sample"]
 
@@ -41,9 +45,11 @@ _FASTEST_HOST_LINK: Final = 10**12
 def replay(
     trace: str | PathLike[str] | Trace,
     *,
-    policy: str | PolicyMaker | EvictionPolicy | BlockPolicy | None = None,
+    policy: AnyPolicy | None = None,
     config: ReplayConfig | str | PathLike[str] | None = None,
     events: bool = False,
+    record: str | PathLike[str] | None = None,
+    verify: bool = False,
     progress: Callable[[int, int], None] | None = None,
     **settings: Unpack[Settings],
 ) -> ReplayResult:
@@ -54,12 +60,19 @@ def replay(
     trace
         Path of a trace file, `"sample:chat"`, or a trace that is loaded.
     policy
-        Name of an eviction policy; a class, or a function that makes one, taking a
+        Name of an eviction policy, or where to find one (`"module:Name"`,
+        `"path/to/file.py:Name"`); a class, or a function that makes one, taking a
         `PolicyContext`; or one policy object, for a single tier. Default: the config's.
     config
         A `ReplayConfig` or the path of a run file (TOML).
     events
         Whether to keep every decision of the core, as `result.events`.
+    record
+        Path of a file for the turns of the engine, from which the run can be decided again
+        (`kvsim.recording`).
+    verify
+        Decide the recorded run again at once, and tell whether all is the same:
+        `result.recording`. Needs `record`.
     progress
         Called with (requests ended, requests in all), now and then.
     settings
@@ -73,7 +86,12 @@ def replay(
     """
     began = perf_counter()
     config = _config(config).with_settings(settings)
-    name, new_policy, needs_future = policy_factory(config.policy if policy is None else policy)
+    asked = config.policy if policy is None else policy
+    name, new_policy, needs_future = policy_factory(
+        find_policy(asked) if isinstance(asked, str) else asked
+    )
+    if isinstance(asked, str):
+        name = asked  # where it was found, so that the run can be repeated
     loaded = _load(trace, config)
     job = Job(
         config=replace(resolve(config, loaded), policy=name),
@@ -81,7 +99,9 @@ def replay(
         new_policy=new_policy,
         log=EventLog() if events else None,
         progress=progress,
+        record=record,
     )
+    _check_recording(job, policy, verify=verify)
     loaded_at = perf_counter()
     if job.config.instant:
         outcome = run_instantly(job)
@@ -92,7 +112,15 @@ def replay(
     run_s = perf_counter() - loaded_at
     _require_completion(outcome.records, job)
     source = loaded.name if isinstance(trace, Trace) else str(trace)
-    return _result(job, outcome, source=source, run_s=run_s, began=began)
+    result = _result(job, outcome, source=source, run_s=run_s, began=began)
+    if record is None:
+        return result
+    if not verify:
+        return replace(result, recording={"turns": outcome.num_turns, "identical": None})
+    again = rerun(record, policy=policy)
+    notes = result.notes if again.difference is None else (*result.notes, again.difference)
+    figures = RecordingFigures(turns=again.turns, identical=again.identical)
+    return replace(result, recording=figures, notes=notes)
 
 
 def sample(name: str = "chat") -> Trace:
@@ -136,6 +164,17 @@ def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
     if config.limit is None:
         return trace
     return replace(trace, requests=trace.requests[: config.limit])
+
+
+def _check_recording(job: Job, policy: AnyPolicy | None, *, verify: bool) -> None:
+    if job.record is None and verify:
+        raise ConfigError("verify needs a recording: name a file with record")
+    if job.record is not None and job.config.instant:
+        raise ConfigError("record is for runs in time, and an instant replay has no turns")
+    if verify and not (isinstance(policy, str) or policy is None or callable(policy)):
+        raise ConfigError(
+            "verify needs a policy that can be made anew: give a name or a class, not an object"
+        )
 
 
 def _require_completion(records: tuple[RequestRecord, ...], job: Job) -> None:

@@ -70,5 +70,21 @@ class PolicyError(UserError):
     """An eviction policy broke its contract (see `kvsim.core.ports`)."""
 
 
+class BackendContractError(UserError):
+    """A backend broke its contract (see `kvsim.core.ports.Backend`).
+
+    Parameters
+    ----------
+    sentence
+        The sentence of the contract that it broke, word for word.
+    problem
+        What was seen.
+    """
+
+    def __init__(self, sentence: str, problem: str) -> None:
+        super().__init__(f'{problem}. The contract: "{sentence}"')
+        self.sentence, self.problem = sentence, problem
+
+
 class StalledError(KvsimError, RuntimeError):
     """Work is left, nothing is under way and nothing will ever wake the engine: a bug."""

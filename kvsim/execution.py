@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from random import Random
 from typing import TYPE_CHECKING, Final
 
 from kvsim.analysis.records import (
@@ -17,23 +16,24 @@ from kvsim.analysis.records import (
 )
 from kvsim.backends import open_backend
 from kvsim.backends.setup import BackendSetup, Clock, ForwardTime
+from kvsim.building import build_core, build_manager
 from kvsim.collector import paused_collector
 from kvsim.core.engine import run
 from kvsim.core.instant import replay_instantly
-from kvsim.core.manager import CacheManager
 from kvsim.core.ops import Completion, Forward
-from kvsim.core.scheduler import Scheduler
-from kvsim.sizing import cost_model, without_excess
+from kvsim.recording import recorder
+from kvsim.sizing import cost_model
 from kvsim.trace import scale_time
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from os import PathLike
 
     from kvsim.analysis.records import EventLog
     from kvsim.backends.setup import TensorFigures
     from kvsim.core.engine import TurnObserver
     from kvsim.core.ops import Answer, Command
-    from kvsim.core.ports import EventSink, EvictionPolicy, PolicyContext
+    from kvsim.core.ports import Backend, EventSink, EvictionPolicy, PolicyContext
     from kvsim.cost import RooflineCost
     from kvsim.replay_config import ReplayConfig
     from kvsim.trace import Trace
@@ -45,13 +45,14 @@ _LONGEST_NS: Final = 10 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be replayed, and with what. On the wall clock, with arrivals that are scaled."""
+    """What is to be replayed, with what, who watches, and the file that its turns go to."""
 
     config: ReplayConfig
     trace: Trace
     new_policy: Callable[[PolicyContext], EvictionPolicy]
     log: EventLog | None = None
     progress: Callable[[int, int], None] | None = None
+    record: str | PathLike[str] | None = None
 
     @property
     def cost(self) -> RooflineCost:
@@ -62,19 +63,6 @@ class Job:
         """Say how many requests have ended."""
         if self.progress is not None:
             self.progress(num_ended, self.trace.num_requests)
-
-    def manager(self, sink: EventSink | None = None) -> CacheManager:
-        """Return a manager as the settings want it."""
-        config = self.config
-        cache = without_excess(config, self.trace).cache(block_size=self.trace.block_size)
-        return CacheManager(
-            cache,
-            self.new_policy,
-            rng=Random(config.seed),
-            recompute_ns=self.cost.recompute_ns,
-            transfer_timeout_ns=config.transfer_timeout_ns,
-            sink=sink,
-        )
 
     def setup(self, tier_blocks: tuple[int, ...]) -> BackendSetup:
         """Return what a backend is made from."""
@@ -107,6 +95,7 @@ class RunOutcome:
     num_duplicate_blocks: int
     rank_block_bytes: int
     num_ranks: int
+    num_turns: int = 0
     tensors: TensorFigures | None = None
     notes: tuple[str, ...] = ()
 
@@ -134,19 +123,34 @@ def with_time_scale(job: Job) -> Job:
 
 @paused_collector()
 def run_timed(job: Job) -> RunOutcome:
-    """Run a job on its backend."""
-    manager = job.manager(job.log)
-    scheduler = Scheduler(manager, job.trace.requests, job.config.scheduler(), sink=job.log)
+    """Run a job on its backend, and record it if it says where.
+
+    Raises
+    ------
+    UserError
+        If the backend cannot be had, or the run cannot be recorded.
+    """
+    if job.record is None:
+        return _run_timed(job, sink=job.log, around=lambda backend: backend)
+    with recorder(job.record, job.config, job.trace) as recording:
+        return _run_timed(job, sink=recording.sink(job.log), around=recording.backend)
+
+
+def _run_timed(
+    job: Job, *, sink: EventSink | None, around: Callable[[Backend], Backend]
+) -> RunOutcome:
+    manager, scheduler = build_core(job.config, job.trace, job.new_policy, sink=sink)
     setup = job.setup(manager.config.tier_blocks)
-    opened = open_backend(job.config.backend, setup)
     transfers = TransferLog()
     observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
     if job.progress is not None:
         observer = ProgressLog(transfers, scheduler.ended, job.tell)
+    opened = open_backend(job.config.backend, setup)
+    backend = around(opened.backend)
     try:
-        run(scheduler, opened.backend, observer=observer)
+        num_turns = run(scheduler, backend, observer=observer)
     finally:
-        opened.backend.close()
+        backend.close()
     if job.config.clock is Clock.WALL:
         manager.check()  # real time comes in orders that no simulation has tried
     job.tell(job.trace.num_requests)
@@ -158,6 +162,7 @@ def run_timed(job: Job) -> RunOutcome:
         num_duplicate_blocks=manager.num_duplicate_blocks,
         rank_block_bytes=opened.rank_block_bytes,
         num_ranks=setup.num_ranks,
+        num_turns=num_turns,
         tensors=None if opened.tensors is None else opened.tensors(),
         notes=tuple(opened.notes()),
     )
@@ -166,7 +171,7 @@ def run_timed(job: Job) -> RunOutcome:
 @paused_collector()
 def run_instantly(job: Job) -> RunOutcome:
     """Run a job without a backend, one request after another."""
-    manager = job.manager(job.log)
+    manager = build_manager(job.config, job.trace, job.new_policy, sink=job.log)
     records = tuple(map(record_of_instant, replay_instantly(manager, _counted(job))))
     job.tell(job.trace.num_requests)
     return RunOutcome(
@@ -204,9 +209,8 @@ class _StepTimes:
 @paused_collector()
 def _simulated_steps_ns(job: Job) -> int:
     """Return how long all steps of a job take together in the simulator."""
-    job = replace(job, config=job.config.simulated(), log=None, progress=None)
-    manager = job.manager()
-    scheduler = Scheduler(manager, job.trace.requests, job.config.scheduler())
+    job = replace(job, config=job.config.simulated())
+    manager, scheduler = build_core(job.config, job.trace, job.new_policy)
     opened = open_backend("sim", job.setup(manager.config.tier_blocks))
     times = _StepTimes()
     try:

@@ -15,6 +15,7 @@ from kvsim.replay_config import ReplayConfig, check_names
 from kvsim.trace.paths import checked_path, os_problem
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from os import PathLike
     from pathlib import Path
 
@@ -38,16 +39,38 @@ def load_run_file(path: str | PathLike[str]) -> ReplayConfig:
         message names the file and, where it is known, the line.
     """
     file = checked_path(path)
+    text, table = read_toml(file)
+    try:
+        return config_of(table)
+    except UserError as error:
+        raise ConfigError(f"{place(file, text, error)}: {error}") from error
+
+
+def read_toml(file: Path) -> tuple[str, Table]:
+    """Return the text of a TOML file and what it says.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or is not TOML; the message names the file and the line.
+    """
     text = _text(file)
     try:
-        table: Table = tomllib.loads(text)
+        return text, tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(_toml_problem(file, text, str(error))) from error
-    try:
-        check_names(table)
-        return ReplayConfig().with_settings(_with_shapes(table))
-    except UserError as error:
-        raise ConfigError(f"{_place(file, text, error)}: {error}") from error
+
+
+def config_of(table: Table) -> ReplayConfig:
+    """Return the settings in a table, as a run file or `ReplayConfig.to_dict` has them.
+
+    Raises
+    ------
+    UserError
+        If a key is unknown or a value impossible.
+    """
+    check_names(table)
+    return ReplayConfig().with_settings(with_shapes(table))
 
 
 def _text(file: Path) -> str:
@@ -67,8 +90,14 @@ def _toml_problem(file: Path, text: str, problem: str) -> str:
     return f"{file}:{line}: not valid TOML: {problem[: found.start()].strip()}"
 
 
-def _with_shapes(table: Table) -> Table:
-    """Make objects of the tables `model` and `hardware`."""
+def with_shapes(table: Mapping[str, object]) -> Table:
+    """Return the settings with objects in place of the tables `model` and `hardware`.
+
+    Raises
+    ------
+    UserError
+        If such a table has an unknown key, lacks one, or has an impossible value.
+    """
     made = dict(table)
     model, hardware = table.get("model"), table.get("hardware")
     if isinstance(model, dict):
@@ -135,12 +164,15 @@ def _made(name: str, shape: type[_Shape], base: _Shape | None, values: Table) ->
         ) from error
 
 
-def _place(file: Path, text: str, error: UserError) -> str:
-    """Return the file, and the line of the key that `error` is about if that can be told."""
+def place(file: Path, text: str, error: UserError, *, first_line: int = 1) -> str:
+    """Return the file, and the line of the key that `error` is about if that can be told.
+
+    Lines before `first_line` are about something else.
+    """
     key = error.name if isinstance(error, UnknownNameError) else str(error).partition(" ")[0]
     for candidate in (key, getattr(error, "kind", "")):
         pattern = re.compile(rf'\s*\[?["\']?{re.escape(candidate)}["\']?\s*(=|\])')
         for number, line in enumerate(text.splitlines(), start=1):
-            if candidate and pattern.match(line):
+            if candidate and number >= first_line and pattern.match(line):
                 return f"{file}:{number}"
     return f"{file}"

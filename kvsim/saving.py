@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvsim.errors import UserError
-from kvsim.trace.paths import checked_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,7 +23,9 @@ def check_folder(path: str | PathLike[str]) -> Path:
     UserError
         If it is a file, or it or its nearest existing parent cannot be written to.
     """
-    folder = checked_path(path)
+    folder = Path(path)
+    if not str(path) or "\0" in str(path):
+        raise UserError(f"{str(path)!a}: not the name of a folder")
     try:
         nearest = next(each for each in _and_parents(folder) if each.exists())
         is_folder = nearest.is_dir()

@@ -54,6 +54,8 @@ class BackendSetup:
     forward, time_scale
         On the wall clock: what a step takes, and by what the arrivals were, and the steps are to
         be, divided.
+    record_layers
+        Whether answers that are DONE carry `layers_finished_at`.
     """
 
     requests: Sequence[Request]
@@ -68,6 +70,7 @@ class BackendSetup:
     device: str = "cpu"
     forward: ForwardTime = ForwardTime.COST
     time_scale: float = 1.0
+    record_layers: bool = False
 
 
 class TensorFigures(TypedDict):

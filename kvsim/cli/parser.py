@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import replay, trace
+from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep, trace
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -14,8 +14,19 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-COMMANDS = {"replay": replay, "trace": trace}
-"""Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`."""
+COMMANDS = {
+    "replay": replay,
+    "rerun": rerun,
+    "curve": curve,
+    "plane": plane,
+    "size": size,
+    "explain": explain,
+    "sweep": sweep,
+    "trace": trace,
+    "check-policy": check_policy,
+}
+"""Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
+the exit code; None is 0."""
 
 
 class OneLineParser(ArgumentParser):

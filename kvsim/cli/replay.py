@@ -6,6 +6,8 @@ import sys
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Final
 
+from kvsim.cli.engine import add_engine_argument
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable
@@ -27,7 +29,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
         "cpu_blocks": (int, "CPU blocks; default: 0, no CPU tier"),
         "gpu_gib": (float, "GPU tier in GiB instead: K and V, all ranks together"),
         "cpu_gib": (float, "CPU tier in GiB instead: K and V, all ranks together"),
-        "policy": (str, "eviction policy; default: lru"),
+        "policy": (str, "eviction policy, or module:Name of your own; default: lru"),
         "swap_batch_blocks": (int, "blocks a write-back moves at least; default: gpu/32, <= 128"),
         "low_watermark_blocks": (int, "free blocks at which it begins ahead; default: the batch"),
         "keep_outputs": (bool, "keep full blocks of output tokens; default: yes"),
@@ -88,7 +90,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--out", metavar="DIR", help="save run.json, the two tables and the plots there"
     )
+    parser.add_argument(
+        "--record", metavar="FILE", help="keep the turns of the engine there, to decide them again"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="decide the recorded run again, and compare"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON value, no table")
+    add_engine_argument(parser)
     for group, options in OPTIONS.items():
         titled = parser.add_argument_group(group)
         for name, (kind, text) in options.items():
@@ -102,20 +111,35 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Replay, save, print; return the exit code."""
     from kvsim.api import replay
+    from kvsim.cli.engine import take_engine
     from kvsim.cli.terminal import progress_bar, show
     from kvsim.saving import check_folder
 
     if arguments.out is not None:
         check_folder(arguments.out)  # better now than after an hour
+    engine = take_engine(arguments)
     settings = {name: getattr(arguments, name) for options in OPTIONS.values() for name in options}
+    notes: list[str] = []
+    if engine is not None:
+        settings["policy"] = settings["policy"] or engine.policy
+        notes = [f"{engine.name}: {rule}" for rule in engine.unset()]
     with progress_bar("replay") as progress:
-        result = replay(arguments.trace, config=arguments.config, progress=progress, **settings)
+        result = replay(
+            arguments.trace,
+            config=arguments.config,
+            record=arguments.record,
+            verify=arguments.verify,
+            progress=progress,
+            **settings,
+        )
     if arguments.out is not None:
         result.save(arguments.out)
     if arguments.json:
         print(result.to_json())
     else:
         show(result, saved_to=arguments.out)
+        for note in notes:
+            print(f"note: {note}")
     for fault in result.faults:
         print(f"kvsim: {fault}", file=sys.stderr)
     return 1 if result.faults else 0

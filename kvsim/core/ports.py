@@ -24,13 +24,32 @@ class Backend(Protocol):
     exactly one Settled follows. A Cancel has no answer of its own. An op whose predecessor (in
     `after`) did not end DONE ends FAILED; it does not hang. Forwards of an instance run in
     submission order. Progress never depends on new work arriving.
+
+    An op ends DONE unless a fault, a Cancel, its deadline or a predecessor prevents it. No op ends
+    TIMED_OUT before its `deadline_at`; one that is not at rest by then does. A Forward that ends
+    DONE has done all its steps unless it was cancelled. A Cancel ends a Forward that has started
+    at a step boundary, DONE with at least one step; one that has not started may end CANCELLED,
+    with none. A Cancel of an op that is unknown, has ended or has timed out is ignored. What a
+    Forward says of the batch (`joined`, `left`, `grown`) holds for the next ones whatever its
+    outcome.
+
+    The finish time of an answer lies between the last `now()` and the next: an op that ended
+    unseen before the last is dated then. Times are ints, and `started_at <= finished_at`. Layers
+    finish in order, between the start and the finish of their op. Backends side by side do not
+    disturb each other.
     """
 
     def now(self) -> int:
         """Return the time in nanoseconds. Never decreases."""
 
     def submit(self, command: Command) -> None:
-        """Take a command. Never blocks and never calls back."""
+        """Take a command. Never blocks and never calls back.
+
+        Raises
+        ------
+        MisuseError
+            If the op id is in flight, an op in `after` was never submitted, or it is closed.
+        """
 
     def wait(self, until: int | None) -> Sequence[Answer]:
         """Return the next answers, at least one, ordered by (finish time, op id).
@@ -40,7 +59,10 @@ class Backend(Protocol):
         """
 
     def close(self) -> None:
-        """Release threads, processes, memory and sockets. Idempotent."""
+        """Release threads, processes, memory and sockets. Idempotent.
+
+        May come while ops are in flight.
+        """
 
 
 class EventSink(Protocol):

@@ -24,6 +24,14 @@ class Belady(RankPolicy):
     """Evict the block whose next request comes last. Needs a trace with `next_use_at`.
 
     Every tier reads the same next uses, so a demoted block keeps its own.
+
+    This is the optimum called "resident": a request's whole path is in the cache at once, as the
+    manager has it. The bound called "bypass", where a block may be computed without being kept,
+    cannot be a policy: admission is all or nothing, and what a request holds is never a victim.
+    It is a count over a trace (`kvsim.hitrate`), never less than this one's.
+
+    A request that is refused wants its blocks all the same, so the optimum is exact only where
+    every request fits.
     """
 
     needs_future = True

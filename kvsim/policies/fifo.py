@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 class FIFO(RankPolicy):
     """Evict the block that entered the tier first. Hits change nothing."""
 
+    ignores_hits = True
+
     __slots__ = ()
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:

@@ -60,3 +60,12 @@ class LRU(RankPolicy):
         del info
         if self._stamp_at is Stamp.RELEASE:
             self._stamp(path)
+
+
+class AdmissionLRU(LRU):
+    """`LRU` in which a block is used when a request is admitted, as in FastDeploy."""
+
+    __slots__ = ()
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context, stamp=Stamp.ADMIT)

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
 from kvsim.errors import ConfigError, UnknownNameError
 from kvsim.policies.adapter import PerBlockAdapter
+from kvsim.policies.arc import ARC
 from kvsim.policies.belady import Belady
 from kvsim.policies.fifo import FIFO
-from kvsim.policies.lru import LRU
+from kvsim.policies.gdsf import GDSF
+from kvsim.policies.length_aware import LengthAware
+from kvsim.policies.lfu import LFU, PersistentLFU
+from kvsim.policies.lru import LRU, AdmissionLRU
+from kvsim.policies.random_choice import RandomChoice
+from kvsim.policies.s3fifo import S3FIFO
+from kvsim.policies.sieve import SIEVE
+from kvsim.policies.slru import SLRU
+from kvsim.policies.two_queue import TwoQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +38,18 @@ class PolicyMaker(Protocol):
 
 POLICIES: dict[str, PolicyMaker] = {
     "lru": LRU,
+    "lru-admit": AdmissionLRU,
     "fifo": FIFO,
+    "lfu": LFU,
+    "lfu-persistent": PersistentLFU,
+    "slru": SLRU,
+    "2q": TwoQueue,
+    "arc": ARC,
+    "sieve": SIEVE,
+    "s3fifo": S3FIFO,
+    "gdsf": GDSF,
+    "length-aware": LengthAware,
+    "random": RandomChoice,
     "belady": Belady,
 }
 

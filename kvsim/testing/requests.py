@@ -1,16 +1,19 @@
-"""Requests for tests, by what their blocks hold, and strategies for them and for caches."""
+"""Requests for tests, by what their blocks hold, and strategies for them and for caches.
+
+Only the strategies need hypothesis (the `testing` extra).
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hypothesis import strategies as st
-
 from kvsim.config import CacheConfig
 from kvsim.types import PartialRule, Request
 
 if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
     from kvsim.types import RequestId
 
 
@@ -22,8 +25,10 @@ class Prompt:
     num_tail_tokens: int
 
 
-def prompts(*, max_blocks: int = 6, max_tail_tokens: int = 3) -> st.SearchStrategy[Prompt]:
+def prompts(*, max_blocks: int = 6, max_tail_tokens: int = 3) -> SearchStrategy[Prompt]:
     """Return a strategy for prompts that often share a prefix (two letters, one of them rarer)."""
+    from hypothesis import strategies as st
+
     return st.builds(
         Prompt,
         letters=st.lists(st.sampled_from([0, 0, 1]), min_size=1, max_size=max_blocks).map(tuple),
@@ -33,8 +38,10 @@ def prompts(*, max_blocks: int = 6, max_tail_tokens: int = 3) -> st.SearchStrate
 
 def cache_configs(
     *, max_gpu_blocks: int = 8, max_cpu_blocks: int = 6
-) -> st.SearchStrategy[CacheConfig]:
+) -> SearchStrategy[CacheConfig]:
     """Return a strategy for caches so small that something is always in the way."""
+    from hypothesis import strategies as st
+
     return st.builds(
         CacheConfig,
         block_size=st.integers(1, 3),

@@ -6,7 +6,7 @@ from kvsim.trace.arrivals import ArrivalModel
 from kvsim.trace.base import ReadOptions, Row, RowSource, Trace, TraceReader
 from kvsim.trace.fetching import fetch
 from kvsim.trace.loading import TRACES, format_names, load, reader
-from kvsim.trace.samples import SAMPLES, load_sample
+from kvsim.trace.samples import SAMPLES, load_sample, open_trace
 from kvsim.trace.selection import mix, sample_requests, take_between, take_sessions
 from kvsim.trace.sharing import SHARING, TurnsSharing, ZipfSharing
 from kvsim.trace.tokenizers import ByteTokenizer, FileTokenizer
@@ -40,6 +40,7 @@ __all__ = [
     "load",
     "load_sample",
     "mix",
+    "open_trace",
     "reader",
     "reblock",
     "sample_requests",

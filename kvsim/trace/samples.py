@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import TraceError, UnknownNameError
+from kvsim.trace.base import Trace
 from kvsim.trace.loading import load
 
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
-
-    from kvsim.trace.base import Trace
+    from os import PathLike
 
 SAMPLES = {"chat": "chat.jsonl"}
 """Name -> file, in the wheel's `kvsim/_traces` or in the checkout's `traces`."""
+
+_PREFIX: Final = "sample:"
 
 
 def load_sample(name: str = "chat") -> Trace:
@@ -32,6 +34,21 @@ def load_sample(name: str = "chat") -> Trace:
         raise UnknownNameError("sample trace", name, SAMPLES)
     with as_file(_location(SAMPLES[name])) as path:
         return load(path)
+
+
+def open_trace(trace: str | PathLike[str] | Trace) -> Trace:
+    """Return a trace that is loaded, or read the one at a path or of a name `"sample:..."`.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read, or there is no such sample.
+    """
+    if isinstance(trace, Trace):
+        return trace
+    if isinstance(trace, str) and trace.startswith(_PREFIX):
+        return load_sample(trace.removeprefix(_PREFIX))
+    return load(trace)
 
 
 def _location(file_name: str) -> Traversable:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
+from kvsim import policies
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.core.residency import INCOMING
 from kvsim.events import EndReason
 from kvsim.policies import policy_factory
+from kvsim.policies.rank import RankPolicy
 from kvsim.testing import CheckedPolicy, EventMirror, PerBlockLRU, Prompt, digest, make_request
 from kvsim.types import PartialRule
 from tests.property.client import Client, new_attempt
@@ -33,9 +35,7 @@ if TYPE_CHECKING:
     from kvsim.types import OpId
 
 POLICIES: dict[str, str | PolicyMaker] = {
-    "lru": "lru",
-    "fifo": "fifo",
-    "belady": "belady",
+    **{name: name for name in policies.POLICIES},
     "per-block": PerBlockLRU,
 }
 
@@ -61,7 +61,8 @@ class Driver:
         _, make, _ = policy_factory(POLICIES[policy])
 
         def checked(context: PolicyContext) -> EvictionPolicy:
-            wrapped = CheckedPolicy(make(context), is_ranked=policy != "per-block")
+            made = make(context)
+            wrapped = CheckedPolicy(made, is_ranked=isinstance(made, RankPolicy))
             self.policies.append(wrapped)
             return wrapped
 

@@ -126,7 +126,7 @@ class ScriptedBackend:
         is_doomed = any(self._outcomes.get(before) is not Outcome.DONE for before in command.after)
         steps_done = command.num_steps if isinstance(command, Forward) else 0
         outcome = Outcome.FAILED if is_doomed or self._is_trouble() else Outcome.DONE
-        if op.is_cancel_wanted and outcome is Outcome.DONE:
+        if op.is_cancel_wanted and outcome is Outcome.DONE and isinstance(command, Forward):
             if self._can_cancel_unstarted and not self._rng.randrange(3):
                 outcome = Outcome.CANCELLED
             else:

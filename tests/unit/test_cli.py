@@ -50,7 +50,7 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
     options = {name.replace("_", "-") for group in OPTIONS.values() for name in group}
-    assert documented == options | {"config", "out", "json"}
+    assert documented == options | {"config", "engine", "out", "json", "record", "verify"}
 
 
 def test_the_defaults_that_the_help_names_are_those_of_the_config() -> None:

@@ -44,7 +44,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.parametrize("module", ["kvsim", "kvsim.core.engine", "kvsim.policies"])
+@pytest.mark.parametrize(
+    "module", ["kvsim", "kvsim.core.engine", "kvsim.hitrate", "kvsim.policies"]
+)
 def test_an_import_loads_no_heavy_package(module: str) -> None:
     code = f"import sys, {module}; print(*sorted({{*{HEAVY!r}}} & {{*sys.modules}}))"
     assert run_python("-c", code).split() == []

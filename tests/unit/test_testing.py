@@ -9,18 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.core.ports import RemoveReason
-from kvsim.errors import InvariantError, PolicyError
+from kvsim.errors import InvariantError
 from kvsim.events import BlocksRemoved, BlocksStored, RemoveCause
-from kvsim.policies import POLICIES
-from kvsim.policies.fifo import FIFO
 from kvsim.policies.lru import LRU
 from kvsim.testing import (
     CheckedPolicy,
     EventMirror,
-    PerBlockLRU,
     Prompt,
     cache_configs,
-    check_policy,
     digest,
     make_request,
     prompts,
@@ -32,63 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.config import CacheConfig
-    from kvsim.core.ports import Peel
-    from kvsim.types import BlockKey, NodeId
-
-# -- check_policy
-
-
-@pytest.mark.parametrize("policy", [*sorted(POLICIES), PerBlockLRU])
-def test_policies_that_keep_the_contract_pass(policy: str) -> None:
-    check_policy(policy, num_traces=20)
-
-
-class ForgetsPins(PerBlockLRU):
-    """Chooses blocks that are in use."""
-
-    def on_pinned(self, key: BlockKey) -> None:
-        """Forget to take it off the list."""
-
-
-class GivesUp(PerBlockLRU):
-    """Finds no victim where there are some."""
-
-    def choose_victim(self, now: int) -> BlockKey | None:
-        """Return nothing."""
-        del now
-        return None
-
-
-class TooFew(LRU):
-    """Takes one victim however many are asked for."""
-
-    def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
-        """Take one."""
-        return super().choose_victims(min(n, 1), peel, now)
-
-
-class TakesWithoutPeel(LRU):
-    """Names victims that it has not taken off the tree."""
-
-    def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
-        """Name one block too many."""
-        return [*super().choose_victims(n - 1, peel, now), 1]
-
-
-class ForgetsPinsInBatches(FIFO):
-    """Chooses blocks that are in use."""
-
-    def on_pinned(self, node: NodeId) -> None:
-        """Forget to take it off the list."""
-
-
-@pytest.mark.parametrize(
-    "policy", [ForgetsPins, GivesUp, TooFew, TakesWithoutPeel, ForgetsPinsInBatches]
-)
-def test_policies_that_break_the_contract_are_found(policy: type[LRU]) -> None:
-    with pytest.raises(PolicyError):
-        check_policy(policy)
-
 
 # -- CheckedPolicy, against the core
 

@@ -18,6 +18,7 @@ from kvsim.backends.paddle.shape import find_shape
 from kvsim.backends.paddle.threads import RankThread
 from kvsim.backends.setup import ForwardTime, OpenBackend
 from kvsim.core.ops import Place
+from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,20 +28,40 @@ if TYPE_CHECKING:
     from kvsim.backends.setup import BackendSetup
     from kvsim.core.ops import Forward
 
-__all__ = ["TensorBackend", "open_backend"]
+__all__ = ["TensorBackend", "find_copier", "open_backend"]
 
 GPU = Place(instance=0, tier=0)
 HOST = Place(instance=0, tier=1)
 
 
-def open_backend(setup: BackendSetup) -> OpenBackend:
+def find_copier(device: str) -> Copier:
+    """Return a copier for pools on "cpu" or "gpu:N", for one rank."""
+    if device == "cpu":
+        return HostCopier()
+    return CudaCopier(int(device.partition(":")[2]))
+
+
+def open_backend(
+    setup: BackendSetup, *, new_copier: Callable[[str], Copier] = find_copier
+) -> OpenBackend:
     """Make the pools, start the ranks and return the backend.
+
+    Parameters
+    ----------
+    setup
+        What the run is about.
+    new_copier
+        Returns the copier of one rank for the device of the GPU tier.
 
     Raises
     ------
     ConfigError
-        If Paddle or the device is not there, the shape is unknown, or the memory does not suffice.
+        If Paddle or the device is not there, there is a third tier, or the memory does not suffice.
+    UnknownNameError
+        If the shape is unknown.
     """
+    if len(setup.tier_blocks) > len((GPU, HOST)):
+        raise ConfigError(f"there are two tiers of memory, not {len(setup.tier_blocks)}")
     shape = find_shape(setup.shape).of_rank(setup.num_ranks)
     sizes = dict(zip((GPU, HOST), setup.tier_blocks, strict=False))
     devices = {GPU: setup.device, HOST: "cpu"}
@@ -67,9 +88,7 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
     ranks = [
         RankThread(
             rank,
-            RankMemory(
-                rank=rank, shape=shape, gpu=GPU, pools=own, copier=find_copier(setup.device)
-            ),
+            RankMemory(rank=rank, shape=shape, gpu=GPU, pools=own, copier=new_copier(setup.device)),
             clock=clock,
             acknowledgements=acknowledgements,
         )
@@ -80,8 +99,9 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
         acknowledgements,
         clock=clock,
         planner=planner,
-        places=pools[0].keys(),
+        places=frozenset(pools[0]),
         faults=plan_faults(setup.faults, seed=setup.seed, num_ranks=setup.num_ranks),
+        record_layers=setup.record_layers,
     )
     return OpenBackend(
         backend=backend,
@@ -89,13 +109,6 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
         tensors=backend.figures,
         notes=backend.notes,
     )
-
-
-def find_copier(device: str) -> Copier:
-    """Return a copier for pools on "cpu" or "gpu:N", for one rank."""
-    if device == "cpu":
-        return HostCopier()
-    return CudaCopier(int(device.partition(":")[2]))
 
 
 def _step_ends(setup: BackendSetup) -> Callable[[Forward], tuple[int, ...]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from queue import Empty, SimpleQueue
+from queue import Empty
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from kvsim.backends.paddle.orders import (
     RankDone,
     TransferOrder,
 )
-from kvsim.core.ops import Forward, Outcome, Transfer
+from kvsim.core.ops import Forward, Gate, Outcome, Transfer
 from kvsim.errors import ConfigError, MisuseError
 
 if TYPE_CHECKING:
@@ -25,14 +25,29 @@ if TYPE_CHECKING:
 
     from kvsim.backends.faults import Fault, FaultPlan
     from kvsim.backends.paddle.ledger import OpenOp
-    from kvsim.backends.paddle.orders import Acknowledgement, ForwardOrder, Order
+    from kvsim.backends.paddle.orders import Acknowledgement, Inbox, OpOrder, Order
     from kvsim.backends.paddle.plans import ForwardPlanner
-    from kvsim.backends.paddle.threads import RankThread
     from kvsim.backends.setup import TensorFigures
     from kvsim.core.ops import Answer, Command, Place
     from kvsim.types import OpId
 
 _LONGEST_WAIT_S: Final = 60.0  # far below what the system's waits can express
+
+
+class Rank(Protocol):
+    """A worker as the controller sees it; a `kvsim.backends.paddle.threads.RankThread` is one."""
+
+    def tell(self, order: Order) -> None:
+        """Hand an order over, without waiting. Orders are taken in this order."""
+
+    def start(self) -> None:
+        """Begin to work."""
+
+    def close(self) -> None:
+        """Ask it to stop, without waiting."""
+
+    def join(self) -> None:
+        """Wait until it has stopped; at once if it never started."""
 
 
 class WallClock:
@@ -46,6 +61,11 @@ class WallClock:
     def __call__(self) -> int:
         """Return the time."""
         return monotonic_ns() - self._start_ns
+
+
+def _is_held(op: OpenOp) -> bool:
+    """Whether an op may start on no rank before others have ended on all of them."""
+    return op.command.gate is Gate.OP and op.num_open_before > 0
 
 
 class TensorBackend:
@@ -74,14 +94,18 @@ class TensorBackend:
 
     Notes
     -----
-    An op is timed out also if it has ended, but after its deadline. An op of which a rank hangs
-    hears neither Cancel nor the end of its time there. Only instance 0 is known.
+    An op is timed out also if it has ended, but after its deadline, or so close before it that the
+    deadline was seen first. An op that hangs on a rank hears neither Cancel nor the end of its
+    time there. Only instance 0 is known.
+
+    All methods are for one thread, the engine's. Between it and the ranks go nothing but orders and
+    acknowledgements, neither of which is changed once it is made; the pools are the ranks' own.
     """
 
     def __init__(
         self,
-        ranks: Sequence[RankThread],
-        acknowledgements: SimpleQueue[Acknowledgement],
+        ranks: Sequence[Rank],
+        acknowledgements: Inbox[Acknowledgement],
         *,
         clock: Callable[[], int],
         planner: ForwardPlanner,
@@ -89,19 +113,29 @@ class TensorBackend:
         faults: FaultPlan | None = None,
         record_layers: bool = False,
     ) -> None:
-        self._ranks = ranks
+        self._ranks: Sequence[Rank] = ranks
         self._acknowledgements = acknowledgements
         self._clock = clock
         self._planner = planner
         self._places = places
         self._faults = faults
-        self._ledger = Ledger(tell=self._tell_all, at_rest=self._rest, records_layers=record_layers)
+        self._ledger = Ledger(
+            tell=self._tell_all,
+            at_rest=self._rest,
+            ready=self._go_on,
+            records_layers=record_layers,
+        )
         self._queue: deque[OpenOp] = deque()  # Forwards; the first may be on the ranks
         self._is_closed = False
+        self._crash: BaseException | None = None
         self._num_wrong_bytes = self._num_checked_blocks = self._num_swapped_blocks = 0
         self._first_wrong = ""
-        for rank in ranks:
-            rank.start()
+        try:
+            for rank in ranks:
+                rank.start()
+        except BaseException:
+            self.close()
+            raise
 
     # -- the contract
 
@@ -135,7 +169,7 @@ class TensorBackend:
                     raise ConfigError(f"there is no pool at {place}")
             self._ledger.check(command)
             op = self._ledger.enroll(command, self._clock())
-            if self._ledger.is_open(command.op_id):
+            if self._ledger.is_open(command.op_id) and not _is_held(op):
                 self._send(op, self._transfer_order(command))
         else:
             self._ledger.cancel(command.op_id, self._clock())
@@ -146,9 +180,11 @@ class TensorBackend:
         Raises
         ------
         Exception
-            Whatever stopped the work of a rank: a bug.
+            Whatever stopped the work of a rank (a bug), again in each call: nothing will go on.
         """
         ledger = self._ledger
+        if self._crash is not None and not self._is_closed:
+            raise self._crash
         while True:
             self._take_acknowledgements()
             now = self._clock()
@@ -169,12 +205,16 @@ class TensorBackend:
                 continue
 
     def close(self) -> None:
-        """Stop the ranks, between two layers, and wait until they have stopped. Idempotent."""
+        """Stop the ranks, between two layers, wait until they have, and let their memory go.
+
+        Idempotent. What was under way is answered no more.
+        """
         self._is_closed = True
         for rank in self._ranks:
             rank.close()
         for rank in self._ranks:
             rank.join()
+        self._ranks = ()
         self._ledger.open_ops.clear()
         self._ledger.answers.clear()
         self._queue.clear()
@@ -195,14 +235,14 @@ class TensorBackend:
 
     # -- ranks
 
-    def _send(self, op: OpenOp, order: ForwardOrder | TransferOrder) -> None:
+    def _send(self, op: OpenOp, order: OpOrder) -> None:
         op.is_on_ranks = True
         op.num_ranks_left = len(self._ranks)
         self._tell_all(order)
 
     def _tell_all(self, order: Order) -> None:
         for rank in self._ranks:
-            rank.inbox.put(order)
+            rank.tell(order)
 
     def _take_acknowledgements(self) -> None:
         """Take all that the ranks have said, without waiting."""
@@ -213,12 +253,15 @@ class TensorBackend:
                 return
 
     def _take(self, said: Acknowledgement) -> None:
+        if self._is_closed:
+            return
         if isinstance(said, LayerDone):
             self._ledger.open_ops[said.op_id].take_layer(said)
         elif isinstance(said, RankDone):
             self._ledger.take(said)
         elif isinstance(said, RankCrashed):
             said.error.add_note(f"rank {said.rank} stopped working")
+            self._crash = said.error
             raise said.error
 
     # -- ops
@@ -235,11 +278,18 @@ class TensorBackend:
                 self._planner.take_difference(op.command)
                 queue.popleft()
                 continue
+            if _is_held(op):
+                return
             order = self._planner.plan(
                 op.command, after=self._still_open(op.command), faults=self._faults_of(op.command)
             )
             op.num_checked_blocks = order.num_checked_blocks * len(self._ranks)
             self._send(op, order)
+
+    def _go_on(self, op: OpenOp) -> None:
+        """Send a Transfer that was held back; a Forward is when its turn comes."""
+        if isinstance(op.command, Transfer) and not op.is_on_ranks:
+            self._send(op, self._transfer_order(op.command))
 
     def _rest(self, op: OpenOp) -> None:
         """Go on after an op that has come to rest; what it read counts if its result does."""

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 _MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", figure 14."""
 
+_NOTHING: Final = np.empty(0, np.int64)
+
 
 class ContentSeeds:
     """Names the content of every block of the requests by a number of 64 bits.
+
+    A block whose key is known has its key's number. A block of output tokens, or a last block of
+    the prompt that is not full, is nobody else's: its number is of the request and its position.
 
     Parameters
     ----------
@@ -35,19 +40,26 @@ class ContentSeeds:
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests
-        self._known: dict[BlockKey, int] = {}
+        self._of_key: dict[BlockKey, int] = {}
+        self._of_request: dict[RequestId, Words] = {}
 
-    def of_block(self, request_id: RequestId, index: int) -> int:
-        """Return the number of block `index` of a request: its key's, or its own beyond the keys.
+    def of_blocks(self, request_id: RequestId, num_blocks: int) -> Words:
+        """Return the numbers of the first blocks of a request's table."""
+        known = self._of_request.get(request_id, _NOTHING)
+        if len(known) < num_blocks:
+            more = [self._seed(request_id, index) for index in range(len(known), num_blocks)]
+            known = np.concatenate([known, np.array(more, np.int64)])
+            self._of_request[request_id] = known
+        return known[:num_blocks]
 
-        Blocks of output tokens, and a last block of the prompt that is not full, are nobody else's.
-        """
+    def _seed(self, request_id: RequestId, index: int) -> int:
         keys = self._requests[request_id].block_keys
         key: BlockKey = keys[index] if index < len(keys) else ("output", request_id, index)
-        seed = self._known.get(key)
+        seed = self._of_key.get(key)
         if seed is None:
+            # By its text, which is the same in every process; `hash` is not.
             digest = blake2b(repr(key).encode(), digest_size=WORD_BYTES).digest()
-            seed = self._known[key] = int.from_bytes(digest, "little", signed=True)
+            seed = self._of_key[key] = int.from_bytes(digest, "little", signed=True)
         return seed
 
 

@@ -53,7 +53,7 @@ class HostCopier:
     """Copies between regions of the host, by gather and scatter. Not for use by two threads."""
 
     def __init__(self) -> None:
-        self._views: dict[tuple[Region, int], Words] = {}
+        self._views: dict[tuple[int, int, int], Words] = {}
 
     def copy(
         self,
@@ -75,16 +75,19 @@ class HostCopier:
                 out[:] = words_in[:num_rows]
             else:
                 # "clip" because the default mode makes a copy of `out` first; see `check_rows`.
-                np.take(words_in, source_rows, axis=0, out=out, mode="clip")
+                words_in.take(source_rows, 0, out, "clip")
         elif source_rows is None:
             words_out[target_rows] = words_in[:num_rows]
         else:
             words_out[target_rows] = words_in[source_rows]
 
     def _view(self, region: Region, row_bytes: int) -> Words:
-        view = self._views.get((region, row_bytes))
+        if region.kind is not MemoryKind.HOST:
+            raise CopyError(f"the host cannot reach memory of kind {region.kind}")
+        place = (region.ptr, region.num_bytes, row_bytes)
+        view = self._views.get(place)
         if view is None:
-            view = self._views[region, row_bytes] = host_words(region, row_bytes)
+            view = self._views[place] = host_words(region, row_bytes)
         return view
 
 
@@ -95,7 +98,9 @@ def check_rows(region: Region, rows: Rows | None, num_rows: int, row_bytes: int)
         first, last = 0, num_rows - 1
     elif len(rows) != num_rows:
         raise CopyError(f"{num_rows} rows asked for, {len(rows)} named")
-    elif not num_rows:
+    elif (
+        not num_rows or np.maximum.reduce(rows.view(np.uint64)) < num_there
+    ):  # a negative one is huge so
         return
     else:
         first, last = int(rows.min()), int(rows.max())
@@ -107,13 +112,13 @@ def check_rows(region: Region, rows: Rows | None, num_rows: int, row_bytes: int)
 def host_words(region: Region, row_bytes: int) -> Words:
     """Return a region of the host as an array of (rows, words a row), without a copy.
 
+    The array does not keep the memory alive.
+
     Raises
     ------
     CopyError
-        If it is not the host's, or rows or address are not whole words.
+        If rows or address are not whole words.
     """
-    if region.kind is not MemoryKind.HOST:
-        raise CopyError(f"the host cannot reach memory of kind {region.kind}")
     if row_bytes % WORD_BYTES or region.ptr % WORD_BYTES:
         raise CopyError(
             f"rows of {row_bytes} bytes at address {region.ptr:#x} are not whole words"

@@ -37,7 +37,8 @@ def load_runtime() -> Any:  # noqa: ANN401  (the bindings have no types)
 class CudaCopier:
     """Copies rows with `cudaMemcpyAsync`, neighbouring rows as one, on a stream of its own.
 
-    The stream is not the one that computes, and not "per thread": Paddle's streams are per device.
+    The stream is not the one that computes: Paddle's streams are per device. Not for use by two
+    threads, since the first one that copies makes the stream.
 
     Parameters
     ----------
@@ -68,19 +69,22 @@ class CudaCopier:
         cuda = self._runtime
         stream = self._own_stream()
         kind = cuda.cudaMemcpyKind.cudaMemcpyDefault
-        for first, other_first, length in merged_runs(source_rows, target_rows, num_rows):
-            self._call(
-                "cudaMemcpyAsync",
-                target.ptr + other_first * row_bytes,
-                source.ptr + first * row_bytes,
-                length * row_bytes,
-                kind,
-                stream,
-            )
-        self._call("cudaStreamSynchronize", stream)
+        try:
+            for first, other_first, length in merged_runs(source_rows, target_rows, num_rows):
+                self._call(
+                    "cudaMemcpyAsync",
+                    target.ptr + other_first * row_bytes,
+                    source.ptr + first * row_bytes,
+                    length * row_bytes,
+                    kind,
+                    stream,
+                )
+        finally:
+            # Also after an error: what is on its way must not arrive when the rows are another's.
+            self._call("cudaStreamSynchronize", stream)
 
     def _own_stream(self) -> object:
-        """Return the stream, made by the thread that uses it: the device is set per thread."""
+        """Return the stream, made by the first copy: a device is set for the thread that does."""
         if self._stream is None:
             self._call("cudaSetDevice", self._device_index)
             flags = self._runtime.cudaStreamNonBlocking

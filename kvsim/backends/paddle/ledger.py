@@ -20,7 +20,10 @@ _BADNESS: Final = {Outcome.DONE: 0, Outcome.CANCELLED: 1, Outcome.FAILED: 2}
 
 
 class OpenOp:
-    """An op that has not come to rest, and what the ranks have said of it."""
+    """An op that has not come to rest, and what the ranks have said of it.
+
+    `num_open_before` of the ops it waits for have not ended.
+    """
 
     __slots__ = (
         "command",
@@ -29,6 +32,7 @@ class OpenOp:
         "is_timed_out",
         "layer_times",
         "num_checked_blocks",
+        "num_open_before",
         "num_ranks_left",
         "num_wrong_bytes",
         "outcome",
@@ -41,6 +45,7 @@ class OpenOp:
 
     def __init__(self, command: Forward | Transfer) -> None:
         self.command = command
+        self.num_open_before = 0
         self.num_ranks_left = 0
         self.is_on_ranks = False
         self.is_timed_out = False
@@ -89,6 +94,8 @@ class Ledger:
         Tells all ranks to end an op early.
     at_rest
         Called with an op that has come to rest: nothing will touch its blocks again.
+    ready
+        Called with an op when the last of those it waits for has ended well.
     records_layers
         Whether answers carry `layers_finished_at`.
 
@@ -105,10 +112,12 @@ class Ledger:
         *,
         tell: Callable[[Stop], None],
         at_rest: Callable[[OpenOp], None],
+        ready: Callable[[OpenOp], None],
         records_layers: bool,
     ) -> None:
         self._tell = tell
         self._at_rest = at_rest
+        self._ready = ready
         self._records_layers = records_layers
         self.open_ops: dict[OpId, OpenOp] = {}
         self.answers: list[Answer] = []
@@ -117,7 +126,7 @@ class Ledger:
         self._losses: list[tuple[OpId, Outcome, list[OpenOp]]] = []
         self._last_op_id = -1
         self.earliest_at = 0
-        """No answer may be earlier: the engine has seen this time."""
+        """No answer may be earlier: the engine has seen this time, or an answer of it."""
 
     @property
     def next_deadline_at(self) -> int | None:
@@ -153,6 +162,7 @@ class Ledger:
                 break
             if predecessor is not None:
                 predecessor.waiters.append(op)
+                op.num_open_before += 1
         return op
 
     def is_open(self, op_id: OpId) -> bool:
@@ -188,9 +198,17 @@ class Ledger:
                 self._end_unstarted(op, Outcome.CANCELLED, "", now)
 
     def take_answers(self) -> Sequence[Answer]:
-        """Return and forget the answers, in order."""
-        answers, self.answers = self.answers, []
+        """Return and forget the answers, in order; none is earlier than the engine has seen."""
+        earliest_at = self.earliest_at
+        answers = [
+            each if each.finished_at >= earliest_at else each._replace(finished_at=earliest_at)
+            for each in self.answers
+        ]
+        self.answers = []
+        # Stable, so of one op its Completion comes before its Settled.
         answers.sort(key=lambda answer: (answer.finished_at, answer.op_id))
+        if answers:
+            self.earliest_at = max(self.earliest_at, answers[-1].finished_at)
         return answers
 
     def _end_unstarted(self, op: OpenOp, outcome: Outcome, reason: str, now: int) -> None:
@@ -201,7 +219,7 @@ class Ledger:
     def _finish(self, op: OpenOp) -> None:
         """Close an op that has come to rest."""
         op_id, deadline_at = op.command.op_id, op.command.deadline_at
-        at = max(op.rest_at, self.earliest_at)
+        at = op.rest_at
         if not op.is_timed_out and deadline_at is not None and op.rest_at > deadline_at:
             self._time_out(op, at)
         del self.open_ops[op_id]
@@ -224,6 +242,11 @@ class Ledger:
         if not is_done:
             self._not_done[op_id] = op.outcome
             self._lose(op_id, op.outcome, op.waiters, at)
+            return
+        for waiter in op.waiters:
+            waiter.num_open_before -= 1
+            if not waiter.num_open_before and self.is_open(waiter.command.op_id):
+                self._ready(waiter)
 
     def _time_out(self, op: OpenOp, now: int) -> None:
         command = op.command

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from kvsim.backends.paddle.content import count_wrong_bytes, layer_patterns
-from kvsim.backends.paddle.orders import Slots
 from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.shape import WORD_BYTES
 
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kvsim.backends.paddle.copier import Copier, Rows, Words
-    from kvsim.backends.paddle.orders import Blocks, ForwardOrder, TransferOrder
+    from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots, TransferOrder
     from kvsim.backends.paddle.shape import KVShape
     from kvsim.core.ops import Place
 
@@ -72,7 +71,18 @@ class RankMemory:
         self._regions = {place: pool.region for place, pool in pools.items()}
         self._gpu = self._regions[gpu]
         self._copier = copier
-        self._patterns = layer_patterns(shape, rank)
+        patterns = layer_patterns(shape, rank)
+        self._block_patterns = [each.reshape(-1) for each in patterns]
+        # The same by slot: (block_size, words of a slot).
+        self._slot_patterns = [
+            np.ascontiguousarray(each.swapaxes(0, 1)).reshape(shape.block_size, -1)
+            for each in patterns
+        ]
+        # Of the first slot of the planes of block 0 and a layer, in rows of one slot and plane.
+        self._plane_rows = [
+            (np.arange(shape.num_planes) + layer * shape.num_planes) * shape.block_size
+            for layer in range(shape.num_layers)
+        ]
         num_bytes = max(_SCRATCH_BYTES, shape.layer_bytes)
         self._scratch = np.zeros(num_bytes // WORD_BYTES, np.int64)
         self._scratch_region = Region(self._scratch.ctypes.data, num_bytes, MemoryKind.HOST)
@@ -99,69 +109,88 @@ class RankMemory:
 
         In this order, as attention does: a slice may read what another of the same Forward writes.
         """
-        self._write_blocks(order.writes, layer)
-        self.write_slots(order.slot_writes, layer)
+        if len(order.writes.block_ids):
+            self._write_blocks(order.writes, layer)
+        if len(order.slot_writes.slots):
+            self.write_slots(order.slot_writes, layer)
         self.check_layer(order, tally, layer)
 
     def check_layer(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
         """Compare what a Forward attends to in a layer with what must be there."""
-        pattern = self._patterns[layer].reshape(-1)
-        rows = order.reads.block_ids * self._shape.num_layers + layer
-        for part, words in self._parts(rows, self._shape.layer_bytes):
-            self._fetch(rows[part], words)
-            words ^= pattern
-            words ^= order.reads.seeds[part, None]
-            self._judge(words, order, order.reads.block_ids[part], tally, layer)
-        self._check_slots(order, order.slot_reads, tally, layer)
-        if layer == order.op_id % self._shape.num_layers and len(order.peeks.block_ids):
-            zeros = np.zeros_like(order.peeks.block_ids)
-            self._check_slots(order, Slots(*order.peeks, zeros, zeros), tally, layer)
-
-    def _check_slots(self, order: ForwardOrder, slots: Slots, tally: Tally, layer: int) -> None:
-        slot_rows = self._slot_rows(slots, layer)
-        for part, words in self._parts(slot_rows, self._shape.row_bytes * self._shape.num_planes):
-            rows = slot_rows[part].reshape(-1)
-            self._fetch(rows, words.reshape(len(rows), -1))
-            words ^= self._slot_words(slots, part, layer).reshape(words.shape)
-            self._judge(words, order, slots.block_ids[part], tally, layer)
+        if len(order.reads.block_ids):
+            self._check_blocks(order, tally, layer)
+        if len(order.slot_reads.slots):
+            self._check_slots(order, tally, layer)
+        if len(order.peeks.block_ids) and layer == order.op_id % self._shape.num_layers:
+            self._check_peeks(order, tally, layer)
 
     def write_slots(self, slots: Slots, layer: int) -> None:
         """Write single tokens."""
-        all_rows = self._slot_rows(slots, layer)
-        for part, words in self._parts(all_rows, self._shape.row_bytes * self._shape.num_planes):
-            words[:] = self._slot_words(slots, part, layer).reshape(words.shape)
-            rows = all_rows[part].reshape(-1)
+        for part, words in self._parts(len(slots.slots), self._slot_bytes):
+            self._slot_patterns[layer].take(slots.slots[part], 0, words, "clip")
+            words ^= slots.seeds[part, None]
+            rows = self._slot_rows(slots.block_ids[part], slots.slots[part], layer)
             self._store(rows, words.reshape(len(rows), -1))
 
     def _write_blocks(self, blocks: Blocks, layer: int) -> None:
-        pattern = self._patterns[layer].reshape(-1)
+        pattern = self._block_patterns[layer]
         rows = blocks.block_ids * self._shape.num_layers + layer
-        for part, words in self._parts(rows, self._shape.layer_bytes):
+        for part, words in self._parts(len(rows), self._shape.layer_bytes):
             np.bitwise_xor(blocks.seeds[part, None], pattern, out=words)
             self._store(rows[part], words)
 
-    def _parts(self, rows: Rows, part_bytes: int) -> Iterator[tuple[slice, Words]]:
-        """Yield pieces of `rows` whose bytes fit the scratch buffer, each with room for them."""
-        num_words = part_bytes // WORD_BYTES
+    def _check_blocks(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
+        reads, pattern = order.reads, self._block_patterns[layer]
+        rows = reads.block_ids * self._shape.num_layers + layer
+        for part, words in self._parts(len(rows), self._shape.layer_bytes):
+            self._fetch(rows[part], words)
+            words ^= pattern
+            words ^= reads.seeds[part, None]
+            self._judge(words, order, reads.block_ids[part], tally, layer)
+
+    def _check_slots(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
+        slots = order.slot_reads
+        for part, words in self._parts(len(slots.slots), self._slot_bytes):
+            rows = self._slot_rows(slots.block_ids[part], slots.slots[part], layer)
+            self._fetch(rows, words.reshape(len(rows), -1))
+            words ^= self._slot_patterns[layer][slots.slots[part]]
+            words ^= slots.seeds[part, None]
+            self._judge(words, order, slots.block_ids[part], tally, layer)
+
+    def _check_peeks(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
+        peeks, pattern = order.peeks, self._slot_patterns[layer][0]
+        for part, words in self._parts(len(peeks.block_ids), self._slot_bytes):
+            rows = self._slot_rows(peeks.block_ids[part], None, layer)
+            self._fetch(rows, words.reshape(len(rows), -1))
+            words ^= pattern
+            words ^= peeks.seeds[part, None]
+            self._judge(words, order, peeks.block_ids[part], tally, layer)
+
+    @property
+    def _slot_bytes(self) -> int:
+        """Bytes of a slot in one layer: K and V of every head."""
+        return self._shape.row_bytes * self._shape.num_planes
+
+    def _parts(self, num_rows: int, row_bytes: int) -> Iterator[tuple[slice, Words]]:
+        """Yield pieces of `num_rows` rows that fit the scratch buffer, each with room for it."""
+        num_words = row_bytes // WORD_BYTES
         num_fitting = len(self._scratch) // num_words
-        for start in range(0, len(rows), num_fitting):
-            num_rows = min(num_fitting, len(rows) - start)
-            words = self._scratch[: num_rows * num_words].reshape(num_rows, num_words)
-            yield slice(start, start + num_rows), words
+        for start in range(0, num_rows, num_fitting):
+            num_here = min(num_fitting, num_rows - start)
+            words = self._scratch[: num_here * num_words].reshape(num_here, num_words)
+            yield slice(start, start + num_here), words
 
-    def _slot_rows(self, slots: Slots, layer: int) -> Rows:
-        """Return the rows of each slot in the pool, one for each plane: (slots, planes)."""
+    def _slot_rows(self, block_ids: Rows, slots: Rows | None, layer: int) -> Rows:
+        """Return the rows of slots in the pool, one for each plane; None: slot 0 of each block."""
         shape = self._shape
-        first_planes = (slots.block_ids * shape.num_layers + layer) * shape.num_planes
-        planes = first_planes[:, None] + np.arange(shape.num_planes)
-        return planes * shape.block_size + slots.slots[:, None]
-
-    def _slot_words(self, slots: Slots, part: slice, layer: int) -> Words:
-        """Return the content of each slot: (slots, planes, words)."""
-        content = self._patterns[layer][:, slots.slots[part]].transpose(1, 0, 2)
-        return content ^ slots.seeds[part, None, None]
+        rows = block_ids * (shape.num_layers * shape.num_planes * shape.block_size)
+        if slots is not None:
+            rows += slots
+        every: Rows = (rows[:, None] + self._plane_rows[layer]).reshape(-1)
+        return every
 
     def _fetch(self, rows: Rows, words: Words) -> None:
+        """Copy rows of the GPU tier to `words`, which is the beginning of the scratch buffer."""
         self._copier.copy(
             self._gpu,
             rows,
@@ -172,6 +201,7 @@ class RankMemory:
         )
 
     def _store(self, rows: Rows, words: Words) -> None:
+        """Copy `words`, the beginning of the scratch buffer, to rows of the GPU tier."""
         self._copier.copy(
             self._scratch_region,
             None,
@@ -184,7 +214,7 @@ class RankMemory:
     def _judge(
         self, difference: Words, order: ForwardOrder, block_ids: Rows, tally: Tally, layer: int
     ) -> None:
-        if not difference.any():
+        if not np.count_nonzero(difference):  # faster than `any` where there is little to read
             return
         if not tally.num_wrong_bytes:
             row = int(difference.any(axis=1).argmax())

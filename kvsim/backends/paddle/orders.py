@@ -6,13 +6,23 @@ A rank knows no requests and no tables: an order names blocks, what belongs into
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from kvsim.backends.faults import Fault
     from kvsim.backends.paddle.copier import Rows, Words
     from kvsim.core.ops import Gate, Outcome, Place
     from kvsim.types import OpId
+
+
+_Item_co = TypeVar("_Item_co", covariant=True)
+
+
+class Inbox(Protocol[_Item_co]):
+    """Where a rank takes its orders from, and the controller what ranks say: a queue's one end."""
+
+    def get(self, block: bool = ..., timeout: float | None = ...) -> _Item_co:  # noqa: FBT001
+        """Return the next item, or raise `queue.Empty` if none has come in `timeout` seconds."""
 
 
 class Blocks(NamedTuple):
@@ -83,6 +93,10 @@ class TransferOrder:
         return self.faults[rank] if self.faults else None
 
 
+OpOrder: TypeAlias = ForwardOrder | TransferOrder
+"""An op, as a rank has to carry it out."""
+
+
 class Stop(NamedTuple):
     """End an op early: at its next step boundary, or between two layers if `at_once`."""
 
@@ -100,7 +114,7 @@ class Close(NamedTuple):
     """Stop working."""
 
 
-Order: TypeAlias = ForwardOrder | TransferOrder | Stop | Forget | Close
+Order: TypeAlias = OpOrder | Stop | Forget | Close
 
 
 class LayerDone(NamedTuple):
@@ -114,8 +128,8 @@ class LayerDone(NamedTuple):
 class RankDone(NamedTuple):
     """A rank is through with an op and will not touch its blocks again.
 
-    `outcome` is DONE, FAILED or CANCELLED. What an op has read says
-    nothing unless it is DONE on all ranks: it may have been taken from it.
+    `outcome` is DONE, FAILED or CANCELLED. What an op has read says nothing unless it is DONE on
+    all ranks: its blocks may have been taken from it.
     """
 
     op_id: OpId

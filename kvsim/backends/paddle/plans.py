@@ -15,77 +15,84 @@ if TYPE_CHECKING:
 
     from kvsim.backends.faults import Fault
     from kvsim.backends.paddle.content import ContentSeeds
-    from kvsim.backends.paddle.copier import Rows, Words
     from kvsim.core.ops import Forward, Member, Slice
     from kvsim.cost import CostModel
     from kvsim.types import BlockId, OpId, Request, RequestId
 
-_NO_STEP: Final = 0
+_FIRST_STEP: Final = 0
 
 
 class _Work:
-    """Blocks and slots, collected one by one."""
+    """What an op writes, or what it reads, collected piece by piece."""
 
-    def __init__(self) -> None:
-        self.block_ids: list[BlockId] = []
-        self.seeds: list[int] = []
+    def __init__(self, slots_per_block: int) -> None:
+        self._slots_per_block = slots_per_block
+        self._blocks: list[Blocks] = []
         self.slots: list[tuple[BlockId, int, int, int]] = []  # block id, seed, slot, step
 
-    def add(self, block_id: BlockId, seed: int, slots: range, block_size: int, step: int) -> None:
-        """Take a piece of a block; a whole one is kept as such."""
-        if len(slots) == block_size:
-            self.block_ids.append(block_id)
-            self.seeds.append(seed)
-        else:
-            self.slots += [(block_id, seed, slot, step) for slot in slots]
+    def add(self, table: Blocks, first: int, end: int) -> None:
+        """Take the slots from `first` to before `end` of a table; whole blocks are kept as such."""
+        size = self._slots_per_block
+        first_whole, end_whole = -(-first // size), end // size
+        if first_whole >= end_whole:
+            self._add_slots(table, first, end)
+            return
+        self._add_slots(table, first, first_whole * size)
+        self._blocks.append(Blocks(*(column[first_whole:end_whole] for column in table)))
+        self._add_slots(table, end_whole * size, end)
+
+    def _add_slots(self, table: Blocks, first: int, end: int) -> None:
+        size = self._slots_per_block
+        while first < end:
+            index, until = first // size, min(end, (first // size + 1) * size)
+            block_id, seed = int(table.block_ids[index]), int(table.seeds[index])
+            self.slots += [(block_id, seed, at % size, _FIRST_STEP) for at in range(first, until)]
+            first = until
 
     def take_blocks(self) -> Blocks:
         """Return the whole blocks."""
-        block_ids = np.array(self.block_ids, np.int64)
-        seeds = np.array(self.seeds, np.int64)
-        return Blocks(block_ids, seeds)
+        return concatenated(self._blocks)
 
     def take_slots(self) -> Slots:
         """Return the slots in the order of their steps."""
-        self.slots.sort(key=lambda each: each[3])
         table = np.array(self.slots, np.int64).reshape(-1, 4)
+        if len(table) and table[:, 3].any():
+            table = table[np.argsort(table[:, 3], kind="stable")]
         return Slots(*(np.ascontiguousarray(column) for column in table.T))
 
 
 class _Decoding:
-    """A decoding request: its table with the content of each block, and its tokens with KV."""
+    """A decoding request: its table with the content of each block, and where its next token lies.
+
+    Kept, because most steps change none of it: `begun`, the blocks of the table that hold a token,
+    which are the same until `begun_until`; and `next_write_at`. Both are positions in the table.
+    """
 
     def __init__(self, member: Member, layout: BlockLayout, seeds: ContentSeeds) -> None:
         self.request_id = member.request_id
-        self.layout = layout
-        self.table: list[BlockId] = []
-        self.seeds = np.empty(0, np.int64)
-        self.block_ids = np.empty(0, np.int64)
         self.num_tokens = member.num_tokens
-        self._seeds_of = seeds
-        self.grow(member.block_ids)
+        self.position = layout.base + member.num_tokens - layout.num_input_tokens
+        self.block_ids = list(member.block_ids)
+        self._seeds = seeds
+        self.table = table_of(member.request_id, self.block_ids, seeds)
+        self.begun = concatenated(())
+        self.begun_until = 0
+        self.next_write_at = -1
 
     def grow(self, block_ids: Sequence[BlockId]) -> None:
         """Append blocks to the table."""
-        first = len(self.table)
-        self.table += block_ids
-        seed_of, request_id = self._seeds_of.of_block, self.request_id
-        more = [seed_of(request_id, index) for index in range(first, len(self.table))]
-        self.seeds = np.concatenate([self.seeds, np.array(more, np.int64)])
-        self.block_ids = np.array(self.table, np.int64)
-
-    def begun_blocks(self) -> tuple[Rows, Words]:
-        """Return the blocks that hold a token, with their content."""
-        num_blocks = self.layout.num_blocks(self.num_tokens)
-        return self.block_ids[:num_blocks], self.seeds[:num_blocks]
+        self.block_ids += block_ids
+        self.table = table_of(self.request_id, self.block_ids, self._seeds)
 
 
 class ForwardPlanner:
     """Follows the batch of one instance by its differences, and spells each Forward out.
 
-    A block has `slots_per_block` slots of storage, whatever number of tokens it stands for: token
-    t of its `block_size` covers the slots from `t * slots // block_size` to
-    `(t + 1) * slots / block_size`, rounded up.
+    A block has `slots_per_block` slots of storage, whatever number of tokens it stands for. Token t
+    of its `block_size` lies in the slots from `t * slots / block_size`, rounded down, to
+    `(t + 1) * slots / block_size`, rounded up. A slot that several tokens share is written with the
+    first of them, so the tokens from a to before b of a table bring the slots from
+    `a * slots / block_size` to before `b * slots / block_size`, both rounded up.
 
     Parameters
     ----------
@@ -113,31 +120,31 @@ class ForwardPlanner:
         self._requests = requests
         self._seeds = seeds
         self._block_size = block_size
-        self._num_slots = slots_per_block
+        self._slots_per_block = slots_per_block
         self._step_ends = step_ends
         self._members: dict[RequestId, _Decoding] = {}
 
     def plan(
         self, forward: Forward, *, after: tuple[OpId, ...], faults: tuple[Fault | None, ...]
     ) -> ForwardOrder:
-        """Take the difference of the next Forward and return what a rank has to do for it.
+        """Take the difference of the next Forward and return what the ranks have to do for it.
 
+        To be called when the Forward before has ended and `advance` has been told of its steps.
         `after` are the ops that it waits for and that have not ended.
         """
         joined = self.take_difference(forward)
-        writes, reads = _Work(), _Work()
-        peeks: list[tuple[Rows, Words]] = []
+        writes, reads = _Work(self._slots_per_block), _Work(self._slots_per_block)
+        peeks: list[Blocks] = []
         num_checked = 0
         for piece in forward.prefill:
             num_checked += self._add_slice(piece, writes, reads)
         for member in self._members.values():
             if member.request_id in joined:
-                num_checked += self._read(
-                    member.request_id, member.layout, member.table, member.num_tokens, reads
-                )
+                num_checked += self._read(member.request_id, member.table, member.num_tokens, reads)
             else:
-                peeks.append(member.begun_blocks())
-            self._decode(member, forward.num_steps, writes)
+                peeks.append(self._begun(member))
+            if self._next_write_at(member) < member.position + forward.num_steps:
+                self._decode(member, forward.num_steps, writes)
         return ForwardOrder(
             op_id=forward.op_id,
             after=after,
@@ -148,13 +155,13 @@ class ForwardPlanner:
             slot_writes=writes.take_slots(),
             reads=reads.take_blocks(),
             slot_reads=reads.take_slots(),
-            peeks=_concatenated(peeks),
+            peeks=concatenated(peeks),
             num_checked_blocks=num_checked,
             faults=faults,
         )
 
     def take_difference(self, forward: Forward) -> set[RequestId]:
-        """Follow who joins, leaves and grows; return those who joined.
+        """Follow who leaves, joins and grows; return those who joined.
 
         To be called for every Forward, in the order of their submission, also if it never runs.
         """
@@ -172,84 +179,80 @@ class ForwardPlanner:
         """Count the steps that the last Forward planned has done on all ranks."""
         for member in self._members.values():
             member.num_tokens += steps_done
+            member.position += steps_done
 
     def _layout(self, request_id: RequestId) -> BlockLayout:
         return BlockLayout(self._requests[request_id], self._block_size)
 
     def _add_slice(self, piece: Slice, writes: _Work, reads: _Work) -> int:
         """Note what a slice writes and reads; return the number of blocks it reads."""
-        layout = self._layout(piece.request_id)
+        table = table_of(piece.request_id, piece.block_ids, self._seeds)
         end = piece.first_token + piece.num_tokens
         if piece.writes:
-            for index, slots in self._pieces(layout, piece.first_token, end):
-                seed = self._seeds.of_block(piece.request_id, index)
-                writes.add(piece.block_ids[index], seed, slots, self._num_slots, _NO_STEP)
+            for first_slot, end_slot in self._spans(piece.request_id, piece.first_token, end):
+                writes.add(table, first_slot, end_slot)
         # What it writes itself it reads too, but a check of that would compare it with itself.
         num_there = piece.first_token if piece.writes else end
-        return self._read(piece.request_id, layout, piece.block_ids, num_there, reads)
+        return self._read(piece.request_id, table, num_there, reads)
 
-    def _read(
-        self,
-        request_id: RequestId,
-        layout: BlockLayout,
-        table: Sequence[BlockId],
-        num_tokens: int,
-        reads: _Work,
-    ) -> int:
+    def _read(self, request_id: RequestId, table: Blocks, num_tokens: int, reads: _Work) -> int:
         """Note all slots of the first `num_tokens` tokens; return the number of their blocks."""
-        num_blocks = 0
-        for index, slots in self._pieces(layout, 0, num_tokens):
-            seed = self._seeds.of_block(request_id, index)
-            reads.add(table[index], seed, slots, self._num_slots, _NO_STEP)
-            num_blocks += 1
+        num_slots, num_blocks = self._slots_per_block, 0
+        for first_slot, end_slot in self._spans(request_id, 0, num_tokens):
+            reads.add(table, first_slot, end_slot)
+            num_blocks += -(-end_slot // num_slots) - first_slot // num_slots
         return num_blocks
 
+    def _begun(self, member: _Decoding) -> Blocks:
+        if member.position > member.begun_until:
+            num_blocks = -(-member.position // self._block_size)
+            member.begun = Blocks(*(column[:num_blocks] for column in member.table))
+            member.begun_until = num_blocks * self._block_size
+        return member.begun
+
+    def _next_write_at(self, member: _Decoding) -> int:
+        """Return the position of the next token that lies in a slot of its own."""
+        if member.position > member.next_write_at:
+            size, num_slots = self._block_size, self._slots_per_block
+            next_slot = -(-member.position * num_slots // size)
+            member.next_write_at = next_slot * size // num_slots
+        return member.next_write_at
+
     def _decode(self, member: _Decoding, num_steps: int, writes: _Work) -> None:
-        """Note the slots that a decoding request writes, each at the first step that reaches it."""
-        size, num_slots, layout = self._block_size, self._num_slots, member.layout
-        step = num_written = 0
-        while step < num_steps:
-            index, offset = divmod(_position(layout, member.num_tokens + step), size)
-            seed = self._seeds.of_block(member.request_id, index)
-            # Where tokens are smaller than slots, a step may touch one that is written already.
-            first = max(offset * num_slots // size, num_written)
-            last = -(-(offset + 1) * num_slots // size)
-            block_id = member.table[index]
-            writes.slots += [(block_id, seed, slot, step) for slot in range(first, last)]
-            # On to the first token that reaches a slot beyond these, or to the next block.
-            is_full = last == num_slots
-            step += (size if is_full else last * size // num_slots) - offset
-            num_written = 0 if is_full else last
+        """Note the slots that a decoding request writes, each with the step that reaches it."""
+        size, num_slots, at = self._block_size, self._slots_per_block, member.position
+        seeds = member.table.seeds
+        for slot in range(-(-at * num_slots // size), -(-(at + num_steps) * num_slots // size)):
+            index = slot // num_slots
+            step = slot * size // num_slots - at  # of the first token that lies in the slot
+            writes.slots.append(
+                (member.block_ids[index], int(seeds[index]), slot % num_slots, step)
+            )
 
-    def _pieces(self, layout: BlockLayout, first: int, end: int) -> Iterator[tuple[int, range]]:
-        """Yield (index of a block, its slots) for the tokens from `first` to `end`."""
-        size, num_slots, num_input = self._block_size, self._num_slots, layout.num_input_tokens
+    def _spans(self, request_id: RequestId, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """Yield (first, end) of the slots, counted through the table, that some tokens bring."""
+        layout = self._layout(request_id)
+        num_input, shift = layout.num_input_tokens, layout.base - layout.num_input_tokens
         spans = [(first, end)]
-        if layout.base > num_input:  # output tokens begin in a block of their own
-            spans = [(first, min(end, num_input)), (max(first, num_input), end)]
+        if shift:  # output tokens begin in a block of their own
+            spans = [(first, min(end, num_input)), (max(first, num_input) + shift, end + shift)]
+        size, num_slots = self._block_size, self._slots_per_block
         for start, stop in spans:
-            if start >= stop:
-                continue
-            at, stop_at = _position(layout, start), _position(layout, stop - 1) + 1
-            while at < stop_at:
-                index, offset = divmod(at, size)
-                until = min(stop_at - index * size, size)
-                yield index, range(offset * num_slots // size, -(-until * num_slots // size))
-                at = (index + 1) * size
+            if start < stop:
+                yield -(-start * num_slots // size), -(-stop * num_slots // size)
 
 
-def _concatenated(parts: Sequence[tuple[Rows, Words]]) -> Blocks:
+def table_of(request_id: RequestId, block_ids: Sequence[BlockId], seeds: ContentSeeds) -> Blocks:
+    """Return the blocks of a request's table with their content."""
+    return Blocks(np.array(block_ids, np.int64), seeds.of_blocks(request_id, len(block_ids)))
+
+
+def concatenated(parts: Sequence[Blocks]) -> Blocks:
+    """Return the blocks of all parts, one after another."""
     if not parts:
         return Blocks(np.empty(0, np.int64), np.empty(0, np.int64))
     block_ids, seeds = zip(*parts, strict=True)
     return Blocks(np.concatenate(block_ids), np.concatenate(seeds))
-
-
-def _position(layout: BlockLayout, token: int) -> int:
-    """Return where a token lies in its table (see `BlockLayout`)."""
-    if token < layout.num_input_tokens:
-        return token
-    return layout.base + token - layout.num_input_tokens
 
 
 def step_ends(forward: Forward, cost: CostModel, *, time_scale: float) -> tuple[int, ...]:

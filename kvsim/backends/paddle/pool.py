@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kvsim.backends.paddle.shape import KVShape
 
 _USABLE_PERCENT: Final = 80  # the rest is for the engine, the trace, and everybody else
+_MEMINFO: Final = Path("/proc/meminfo")
 
 
 class KVPool:
@@ -31,6 +32,8 @@ class KVPool:
 
     Attributes
     ----------
+    shape, num_blocks
+        As given.
     region
         The memory; it lives as long as the pool.
 
@@ -45,8 +48,13 @@ class KVPool:
         self.shape = shape
         self.num_blocks = num_blocks
         zeros = np.zeros(num_bytes, np.uint8)
-        self._arena = load_paddle().to_tensor(zeros, place=find_place(device))
-        kind = MemoryKind.HOST if device == "cpu" else MemoryKind.GPU
+        paddle, place = load_paddle(), find_place(device)
+        self._arena = paddle.to_tensor(zeros, place=place)
+        kind = MemoryKind.HOST
+        if device != "cpu":
+            kind = MemoryKind.GPU
+            # The zeros travel on Paddle's stream, and our copies on another: they must be there.
+            paddle.device.synchronize(place)
         self.region = Region(self._arena.data_ptr(), num_bytes, kind)
 
     def tensor(self) -> Any:  # noqa: ANN401  (Paddle has no types)
@@ -59,12 +67,26 @@ def check_memory(num_bytes: int) -> None:
 
     Does nothing where the system does not tell.
     """
-    try:
-        free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # no such call, or no such name, on this system
-        return
-    if num_bytes > free_bytes * _USABLE_PERCENT // 100:
+    free_bytes = available_bytes()
+    if free_bytes is not None and num_bytes > free_bytes * _USABLE_PERCENT // 100:
         raise ConfigError(
             f"the pools of all ranks take {num_bytes / 2**30:.1f} GiB of host memory and"
             f" {free_bytes / 2**30:.1f} GiB are free: ask for fewer blocks (gpu_blocks, cpu_blocks)"
         )
+
+
+def available_bytes() -> int | None:
+    """Return how much memory the host can give without swapping; None where it does not tell.
+
+    Not its free pages: most of the memory of a machine that has run for a while is a cache of
+    files, and given away on demand.
+    """
+    try:
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+    except OSError:  # not Linux
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) << 10  # in kB, which are KiB
+    return None

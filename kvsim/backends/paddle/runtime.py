@@ -19,7 +19,7 @@ def load_paddle() -> ModuleType:
     Raises
     ------
     ConfigError
-        If it is not installed; the message says how to.
+        If it is not installed, or lacks something itself; the message says how to.
     """
     try:
         with warnings.catch_warnings():
@@ -27,6 +27,8 @@ def load_paddle() -> ModuleType:
             warnings.filterwarnings("ignore", "No ccache found", UserWarning)
             return importlib.import_module("paddle")
     except ModuleNotFoundError as error:
+        if error.name != "paddle":
+            raise ConfigError(f"PaddlePaddle is installed but does not load: {error}") from error
         raise ConfigError(
             "backend 'paddle' needs PaddlePaddle, which is not installed:"
             " pip install 'kvsim[paddle]' (on the CPU)"

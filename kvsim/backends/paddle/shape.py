@@ -34,6 +34,8 @@ class KVShape:
     ------
     ConfigError
         If a size is not positive, or the values of a head are no whole number of words.
+    UnknownNameError
+        If there is no such dtype.
     """
 
     name: str

@@ -1,13 +1,14 @@
 """The ops under way on one rank, as tasks that take turns: none of them ever blocks the others.
 
-A task is asked to `advance` and does at most one layer of work, then says when it wants to be asked
-again. So a copy goes on between the layers of a step, as on a GPU with a stream for copies.
+A task is asked to `advance`, does the next piece of its work and says when it wants to be asked
+again. The piece is a layer, so a copy goes on between the layers of a step, as on a GPU with a
+stream for copies; of a run of steps it is all that is due.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from kvsim.backends.paddle.orders import LayerDone, RankDone
 from kvsim.core.ops import Gate, Outcome
@@ -17,31 +18,11 @@ if TYPE_CHECKING:
 
     from kvsim.backends.faults import Fault
     from kvsim.backends.paddle.memory import Tally
-    from kvsim.backends.paddle.orders import Acknowledgement
+    from kvsim.backends.paddle.orders import Acknowledgement, OpOrder
     from kvsim.types import OpId
 
 AT_ONCE: Final = 0
 """A time that has always come: more can be done now."""
-
-
-class OnRank(Protocol):
-    """What every order says of its op."""
-
-    @property
-    def op_id(self) -> OpId:
-        """The op."""
-
-    @property
-    def after(self) -> tuple[OpId, ...]:
-        """The ops it waits for."""
-
-    @property
-    def gate(self) -> Gate:
-        """How much of them must be finished."""
-
-    @property
-    def deadline_at(self) -> int | None:
-        """When the controller gives it up."""
 
 
 class RankOps:
@@ -60,31 +41,40 @@ class RankOps:
         self._num_waiting: dict[OpId, int] = {}
         self._unwanted: set[OpId] = set()
 
-    def begin(self, order: OnRank) -> None:
-        """Keep what an op waits for until it has ended itself."""
+    def begin(self, order: OpOrder) -> None:
+        """Take an op up: what it waits for is kept until it has ended itself."""
         for op_id in order.after:
             self._num_waiting[op_id] = self._num_waiting.get(op_id, 0) + 1
 
-    def look(self, order: OnRank, layer: int | None) -> OpId | bool:
-        """Return whether `layer` of an op may start; None: all of it. An op id: that one is lost.
+    def lost_predecessor(self, order: OpOrder) -> OpId | None:
+        """Return an op that `order` waits for and that did not end DONE here, if there is one."""
+        for op_id in order.after:
+            if self._outcomes.get(op_id, Outcome.DONE) is not Outcome.DONE:
+                return op_id
+        return None
+
+    def may_start(self, order: OpOrder, layer: int) -> bool:
+        """Whether the gate of an op is open for `layer`.
 
         An op that this rank has not heard of yet has no layer finished.
         """
-        for op_id in order.after:
-            outcome = self._outcomes.get(op_id)
-            if outcome is not None:
-                if outcome is not Outcome.DONE:
-                    return op_id
-            elif layer is None or order.gate is Gate.OP or self._num_layers.get(op_id, 0) <= layer:
-                return False
-        return True
+        if order.gate is Gate.OP:
+            return self.may_end(order)
+        return all(
+            op_id in self._outcomes or self._num_layers.get(op_id, 0) > layer
+            for op_id in order.after
+        )
+
+    def may_end(self, order: OpOrder) -> bool:
+        """Whether all that an op waits for has ended here."""
+        return all(op_id in self._outcomes for op_id in order.after)
 
     def finish_layer(self, op_id: OpId, layer: int, at: int) -> None:
         """Let those that wait for a layer of an op go on."""
         self._num_layers[op_id] = layer + 1
         self.tell(LayerDone(op_id, layer, at))
 
-    def finish(self, order: OnRank, done: RankDone) -> None:
+    def finish(self, order: OpOrder, done: RankDone) -> None:
         """Let those that wait for an op go on, or fail."""
         self._outcomes[done.op_id] = done.outcome
         for op_id in order.after:
@@ -119,19 +109,20 @@ class Ending:
     ops
         Where its end is told.
     fault
-        What goes wrong with it here: it fails or hangs after half of its work, or ends late.
+        What goes wrong with it here: it fails or hangs when half of its layers, or of its steps,
+        are done; or it ends late.
     tally
         What it has read.
     """
 
-    def __init__(self, order: OnRank, ops: RankOps, fault: Fault | None, tally: Tally) -> None:
-        ops.begin(order)
+    def __init__(self, order: OpOrder, ops: RankOps, fault: Fault | None, tally: Tally) -> None:
         self._order = order
         self._ops = ops
         self._delay_ns = 0 if fault is None else fault.delay_ns
         self.reason = "" if fault is None else fault.reason
         self._settle_at: int | None = None
         if fault is not None and fault.settle_ns is not None:
+            # Only an op with a deadline hangs (see `kvsim.backends.faults`).
             self._settle_at = (order.deadline_at or 0) + fault.settle_ns
         self._tally = tally
         self.started_at: int | None = None
@@ -182,12 +173,14 @@ class Ending:
         )
         return AT_ONCE
 
-    def lose(self, now: int, op_id: OpId) -> int:
-        """Fail because an op it waits for has."""
+    def end_if_lost(self, now: int) -> bool:
+        """Fail if an op it waits for has not ended well; return whether it was so."""
+        op_id = self._ops.lost_predecessor(self._order)
+        if op_id is None:
+            return False
         outcome = self._ops.outcome_of(op_id)
-        return self.end(
-            now, Outcome.FAILED, reason=f"op {op_id}, which it waits for, ended {outcome}"
-        )
+        self.end(now, Outcome.FAILED, reason=f"op {op_id}, which it waits for, ended {outcome}")
+        return True
 
 
 class LayerTask:
@@ -214,7 +207,7 @@ class LayerTask:
 
     def __init__(
         self,
-        order: OnRank,
+        order: OpOrder,
         ops: RankOps,
         ending: Ending,
         do_layer: Callable[[int], None],
@@ -258,11 +251,10 @@ class LayerTask:
         return self._begin_layer(now)
 
     def _begin_layer(self, now: int) -> int | None:
-        gate = self._ops.look(self._order, self._layer)
-        if gate is False:
+        if self.ending.end_if_lost(now):
+            return AT_ONCE
+        if not self._ops.may_start(self._order, self._layer):
             return None
-        if gate is not True:
-            return self.ending.lose(now, gate)
         if self.ending.started_at is None:
             self.ending.started_at = self._due_at = now
         elif self._order.after:
@@ -279,11 +271,10 @@ class LayerTask:
         late_until = self.ending.wait_if_late(now)
         if late_until is not None:
             return late_until
-        gate = self._ops.look(self._order, None)
-        if gate is False:
+        if self.ending.end_if_lost(now):
+            return AT_ONCE
+        if not self._ops.may_end(self._order):
             return None
-        if gate is not True:
-            return self.ending.lose(now, gate)
         return self.ending.end(now, Outcome.DONE, steps_done=int(self._is_step))
 
     def _finish_layer(self, now: int) -> int:
@@ -316,7 +307,7 @@ class RunTask:
 
     def __init__(
         self,
-        order: OnRank,
+        order: OpOrder,
         ops: RankOps,
         ending: Ending,
         begin: Callable[[], None],
@@ -332,7 +323,8 @@ class RunTask:
         self._do_steps = do_steps
         self._num_layers = num_layers
         self._step_ends_ns = step_ends_ns
-        self._last_step = len(step_ends_ns)
+        # One that fails or hangs comes to half of its steps.
+        self._last_step = len(step_ends_ns) // (2 if ending.is_troubled else 1)
         self._num_done = 0
         self._stop: bool | None = None
 
@@ -346,17 +338,14 @@ class RunTask:
         if ending.started_at is None:
             if self._stop is not None:
                 return ending.end(now, Outcome.CANCELLED)
-            gate = self._ops.look(self._order, None)
-            if gate is False:
+            if ending.end_if_lost(now):
+                return AT_ONCE
+            if not self._ops.may_end(self._order):
                 return None
-            if gate is not True:
-                return ending.lose(now, gate)
             ending.started_at = now
             self._begin()
             return AT_ONCE
-        if ending.is_troubled:
-            return ending.trouble(now)
-        if self._stop:
+        if self._stop and ending.hears:
             return ending.end(now, Outcome.CANCELLED)
         return self._advance_steps(now, ending.started_at)
 
@@ -373,6 +362,8 @@ class RunTask:
         if num_due < self._last_step:
             # It is not asked at every step: what is due by then is done together.
             return started_at + ends[self._last_step - 1]
+        if ending.is_troubled:
+            return ending.trouble(now)
         late_until = ending.wait_if_late(now)
         if late_until is not None:
             return late_until

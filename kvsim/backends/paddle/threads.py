@@ -25,11 +25,6 @@ class RankThread:
         See `RankWorker`.
     acknowledgements
         Where it puts what it says.
-
-    Attributes
-    ----------
-    inbox
-        Takes its orders.
     """
 
     def __init__(
@@ -40,29 +35,34 @@ class RankThread:
         clock: Callable[[], int],
         acknowledgements: SimpleQueue[Acknowledgement],
     ) -> None:
-        self.inbox: SimpleQueue[Order] = SimpleQueue()
+        self._inbox: SimpleQueue[Order] = SimpleQueue()
         self._rank = rank
-        self._tell = acknowledgements.put
+        self._acknowledge = acknowledgements.put
         self._worker = RankWorker(
-            rank=rank, memory=memory, clock=clock, inbox=self.inbox, tell=self._tell
+            rank=rank, memory=memory, clock=clock, inbox=self._inbox, tell=self._acknowledge
         )
         # A daemon, so that a process whose main thread has died does not stay for its sake.
         self._thread = Thread(target=self._run, name=f"kvsim rank {rank}", daemon=True)
+
+    def tell(self, order: Order) -> None:
+        """Hand an order over, without waiting."""
+        self._inbox.put(order)
 
     def start(self) -> None:
         """Begin to work."""
         self._thread.start()
 
     def close(self) -> None:
-        """Ask it to stop."""
-        self.inbox.put(Close())
+        """Ask it to stop, without waiting."""
+        self.tell(Close())
 
     def join(self) -> None:
-        """Wait until it has stopped."""
-        self._thread.join()
+        """Wait until it has stopped; at once if it never started."""
+        if self._thread.ident is not None:
+            self._thread.join()
 
     def _run(self) -> None:
         try:
             self._worker.run()
         except BaseException as error:
-            self._tell(RankCrashed(self._rank, error))
+            self._acknowledge(RankCrashed(self._rank, error))

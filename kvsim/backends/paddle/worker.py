@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from queue import Empty
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,17 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvsim.backends.paddle.memory import RankMemory
-    from kvsim.backends.paddle.orders import Acknowledgement, Order
+    from kvsim.backends.paddle.orders import Acknowledgement, Inbox, Order
     from kvsim.types import OpId
 
 _LONGEST_WAIT_S: Final = 60.0  # far below what the system's waits can express
-
-
-class Inbox(Protocol):
-    """Where a rank takes its orders from; a `queue.SimpleQueue` is one."""
-
-    def get(self, block: bool = ..., timeout: float | None = ...) -> Order:  # noqa: FBT001
-        """Return the next order, or raise `queue.Empty` if none has come in `timeout` seconds."""
 
 
 class RankWorker:
@@ -55,7 +48,7 @@ class RankWorker:
         rank: int,
         memory: RankMemory,
         clock: Callable[[], int],
-        inbox: Inbox,
+        inbox: Inbox[Order],
         tell: Callable[[Acknowledgement], None],
     ) -> None:
         self._rank = rank
@@ -107,8 +100,10 @@ class RankWorker:
         elif isinstance(order, Forget):
             self._ops.forget(order.op_id)
         elif isinstance(order, TransferOrder):
+            self._ops.begin(order)
             self._tasks[order.op_id] = self._copy(order)
         elif isinstance(order, ForwardOrder):
+            self._ops.begin(order)
             self._tasks[order.op_id] = self._compute(order)
 
     def _copy(self, order: TransferOrder) -> LayerTask:

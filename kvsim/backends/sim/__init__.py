@@ -21,5 +21,6 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
         num_ranks=setup.num_ranks,
         faults=setup.faults,
         seed=setup.seed,
+        record_layers=setup.record_layers,
     )
     return OpenBackend(backend=backend, rank_block_bytes=setup.cost.transfer_bytes(1))

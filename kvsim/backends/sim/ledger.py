@@ -119,6 +119,9 @@ class Ledger:
         op_id, command = op.op_id, op.command
         if op_id in self.open_ops:
             raise MisuseError(f"op {op_id} was submitted twice")
+        for predecessor_id in command.after:
+            if predecessor_id > self._last_op_id and predecessor_id not in self.open_ops:
+                raise MisuseError(f"op {op_id} waits for op {predecessor_id}, not submitted before")
         self.open_ops[op_id] = op
         for predecessor_id in command.after:
             self._await(op, predecessor_id)
@@ -178,8 +181,6 @@ class Ledger:
         elif predecessor_id in self._not_done:
             op.wait_for(None)
             self._plan_failure(op, predecessor_id, self._not_done[predecessor_id])
-        elif predecessor_id > self._last_op_id:
-            raise MisuseError(f"op {op.op_id} waits for op {predecessor_id}, not submitted before")
 
     def _time_out(self, op: SimOp) -> None:
         now = self._clock.now

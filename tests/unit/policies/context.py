@@ -18,11 +18,13 @@ NUM_NODES = 40
 KEYS = [f"k{node}" for node in range(NUM_NODES)]
 
 
-def new_context(*, tier: int = 0, shared: dict[str, object] | None = None) -> PolicyContext:
+def new_context(
+    *, tier: int = 0, capacity: int = NUM_NODES, shared: dict[str, object] | None = None
+) -> PolicyContext:
     """Return the context of a tier; the key of node 3 is "k3"."""
     return PolicyContext(
         tier=tier,
-        capacity_blocks=NUM_NODES,
+        capacity_blocks=capacity,
         num_nodes=NUM_NODES,
         key_of=KEYS,
         rng=Random(0),
