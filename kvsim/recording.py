@@ -29,7 +29,7 @@ from kvsim.policies import policy_factory
 from kvsim.run_file import config_of
 from kvsim.saving import new_files
 from kvsim.trace import Trace, annotate_next_use
-from kvsim.trace.source import checked_path, os_problem
+from kvsim.trace.paths import checked_path, os_problem
 from kvsim.version import __version__
 
 if TYPE_CHECKING:

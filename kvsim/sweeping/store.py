@@ -16,7 +16,7 @@ from pyarrow import parquet as pq
 from kvsim.errors import UserError
 from kvsim.saving import check_folder, new_files
 from kvsim.sweeping.cells import CellResult, CellStatus, Figure
-from kvsim.trace.source import os_problem
+from kvsim.trace.paths import os_problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from os import PathLike
 
-SAMPLES = {"chat": "chat.jsonl"}
+SAMPLES = {"chat": "chat.jsonl", "rag": "rag.jsonl", "agents": "agents.jsonl"}
 """Name -> file, in the wheel's `kvsim/_traces` or in the checkout's `traces`."""
 
 _PREFIX: Final = "sample:"
