@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _MOST: Final = 8
 _LEAST_BRANCHES: Final = 8
-_LEAST_SHARE: Final = 0.01
+_LEAST_SHARE: Final = 0.004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +41,7 @@ class Prefixes:
 def find_prefixes(trace: Trace, pieces: Pieces) -> Prefixes:
     """Return the prefixes after which most prompts part: at most 8.
 
-    One counts if at least 8 prompts, and one in a hundred, were the first to continue it as they
-    do.
+    One counts if at least 8 prompts, and 4 in a thousand, were the first to continue it as they do.
     """
     branches: Counter[BlockKey] = Counter()
     where: dict[BlockKey, tuple[int, int]] = {}  # blocks from the first, a request that has it
