@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypedDict
 import numpy as np
 
 from kvsim.analysis.metrics import HitCounts, num_warmup
+from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -177,7 +178,16 @@ def describe(trace: Trace, *, warmup: float = 0.0) -> TraceInfo:
     ----------
     warmup
         Share of the requests, from the first, that `infinite_hits` leaves out.
+
+    Raises
+    ------
+    ConfigError
+        If `warmup` is not from 0 to less than 1.
     """
+    if isinstance(warmup, bool) or not isinstance(warmup, int | float) or not 0 <= warmup < 1:
+        raise ConfigError(
+            f"warmup must be a share of the requests from 0 to less than 1, not {warmup!r}"
+        )
     requests = trace.requests
     paths = [request.block_keys for request in requests]
     ids, lengths = _dense(paths)

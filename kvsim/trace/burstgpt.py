@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from kvsim.trace.azure import empty_prompts
 from kvsim.trace.base import ReadOptions, Row, RowSource
 from kvsim.trace.csv_rows import count_of, fraction_ns, head_names, table_rows
-from kvsim.trace.values import LARGEST_NUMBER, MOST_MADE_TOKENS, shown
+from kvsim.trace.values import MOST_MADE_TOKENS, plausible_ns, shown
 from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
@@ -71,6 +71,6 @@ def _rows(source: Source, notes: list[str]) -> Iterator[Row]:
 
 def _at_ns(source: Source, text: str) -> int:
     found = _SECONDS.fullmatch(text)
-    if found is None or int(found[1]) > LARGEST_NUMBER:
+    if found is None:
         raise source.error(f"timestamp must be a number of seconds from 0, not {shown(text)}")
-    return int(found[1]) * 10**9 + fraction_ns(found[2] or "")
+    return plausible_ns(source, "timestamp", int(found[1]) * 10**9 + fraction_ns(found[2] or ""))

@@ -16,6 +16,7 @@ from kvsim.trace.values import (
     is_text,
     optional_text,
     parse_object,
+    plausible_ns,
     required,
     shown,
     whole_number,
@@ -166,7 +167,7 @@ def _cancel_at_ns(
 def _time_ns(source: Source, field: str, value: object, unit_ns: int) -> int:
     if not is_number(value):
         raise source.error(f"{field} must be a number from 0 to 2**53, not {shown(value)}")
-    return in_ns(value, unit_ns)
+    return plausible_ns(source, field, in_ns(value, unit_ns))
 
 
 def _priority(source: Source, record: dict[str, object]) -> int:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from kvsim.collector import paused_collector, settle_collector
 from kvsim.errors import ConfigError, TraceError, UnknownNameError
@@ -45,6 +45,20 @@ TRACES = {
 }
 """Format name -> "module:attribute" of its reader. Other packages add theirs as entry points of
 the group `kvsim.traces`."""
+
+
+class LoadOptions(TypedDict, total=False):
+    """The keywords of `load`."""
+
+    format: str | None
+    partial: PartialRule | str | None
+    limit: int | None
+    block_size: int | None
+    id_tokens: int | None
+    sharing: SharingModel | str | None
+    arrivals: ArrivalModel | str | None
+    tokenizer: Tokenizer | str | PathLike[str] | None
+    progress: Callable[[int, int], None] | None
 
 
 def load(

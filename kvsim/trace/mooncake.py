@@ -20,6 +20,7 @@ from kvsim.trace.values import (
     LARGEST_NUMBER,
     int_list,
     parse_object,
+    plausible_ns,
     seconds_ns,
     session_text,
     shown,
@@ -93,7 +94,7 @@ def _rows(
     for raw in lines:
         plain = decode(raw)
         if plain is not None and len(plain.hash_ids) == -(-plain.input_length // size):
-            at_ns = plain.timestamp * _MS_NS
+            at_ns = plausible_ns(source, "timestamp", plain.timestamp * _MS_NS)
             yield Row(
                 source.line or 0, at_ns, plain.input_length, plain.output_length, plain.hash_ids
             )
@@ -241,8 +242,8 @@ def decode_plainly(raw: bytes) -> PlainRow | None:
         return None
     if type(record) is not dict or record.keys() != _PLAIN_FIELDS:
         return None
-    row = PlainRow(**record)
-    at, num_input, num_output, ids = row
+    at, num_input = record["timestamp"], record["input_length"]
+    num_output, ids = record["output_length"], record["hash_ids"]
     if (
         type(at) is type(num_input) is type(num_output) is int
         and type(ids) is list
@@ -253,5 +254,5 @@ def decode_plainly(raw: bytes) -> PlainRow | None:
         and min(ids) >= 0
         and max(ids) <= LARGEST_NUMBER
     ):
-        return row
+        return PlainRow(at, num_input, num_output, ids)
     return None

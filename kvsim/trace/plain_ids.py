@@ -27,11 +27,13 @@ def has_plain_ids(
     import numpy as np  # slow to import
 
     flat = list(chain.from_iterable(paths))
-    if set(map(type, flat)) != {int}:
+    if not flat or type(flat[0]) is not int:
         return False
     try:
-        ids = np.array(flat, dtype=np.int64)
-    except OverflowError:
+        ids = np.array(flat)
+    except (OverflowError, ValueError):
+        return False
+    if ids.dtype != np.int64:  # there is something among them that is no small whole number
         return False
     if ids.min() < 0 or ids.max() > max(_MAX_DENSE, 8 * len(ids)):
         return False

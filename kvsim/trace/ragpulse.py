@@ -16,12 +16,13 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from kvsim.trace.base import ReadOptions, Row, RowSource
+from kvsim.trace.csv_rows import fraction_ns
 from kvsim.trace.values import (
-    LARGEST_NUMBER,
     is_id,
     is_text,
     made_length,
     parse_object,
+    plausible_ns,
     required,
     session_text,
     shown,
@@ -155,6 +156,7 @@ def _at_ns(source: Source, record: dict[str, object]) -> int:
     value = required(source, record, "timestamp")
     text = str(value) if type(value) in (int, float) else value
     found = _SECONDS.fullmatch(text.strip()) if type(text) is str else None
-    if found is None or int(found[1]) > LARGEST_NUMBER:
+    if found is None:
         raise source.error(f"timestamp must be a text of seconds from 0, not {shown(value)}")
-    return int(found[1]) * 10**9 + int((found[2] or "")[:9].ljust(9, "0"))
+    at_ns = int(found[1]) * 10**9 + fraction_ns(found[2] or "")
+    return plausible_ns(source, "timestamp", at_ns)

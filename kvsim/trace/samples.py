@@ -13,6 +13,9 @@ from kvsim.trace.loading import load
 if TYPE_CHECKING:
     from importlib.resources.abc import Traversable
     from os import PathLike
+    from typing import Unpack
+
+    from kvsim.trace.loading import LoadOptions
 
 SAMPLES = {"chat": "chat.jsonl", "rag": "rag.jsonl", "agents": "agents.jsonl"}
 """Name -> file, in the wheel's `kvsim/_traces` or in the checkout's `traces`."""
@@ -20,8 +23,8 @@ SAMPLES = {"chat": "chat.jsonl", "rag": "rag.jsonl", "agents": "agents.jsonl"}
 _PREFIX: Final = "sample:"
 
 
-def load_sample(name: str = "chat") -> Trace:
-    """Read a trace that comes with kvsim.
+def load_sample(name: str = "chat", **options: Unpack[LoadOptions]) -> Trace:
+    """Read a trace that comes with kvsim; `options` are those of `load`.
 
     Raises
     ------
@@ -33,7 +36,7 @@ def load_sample(name: str = "chat") -> Trace:
     if name not in SAMPLES:
         raise UnknownNameError("sample trace", name, SAMPLES)
     with as_file(_location(SAMPLES[name])) as path:
-        return load(path)
+        return load(path, **options)
 
 
 def open_trace(trace: str | PathLike[str] | Trace) -> Trace:

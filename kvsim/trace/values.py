@@ -23,6 +23,9 @@ MOST_MADE_TOKENS = 1 << 24
 """The longest prompt for which blocks are made that the file does not name: 16,777,216 tokens, ten
 times the longest context there is. A wrong digit must not fill the memory."""
 
+_LATEST_NS = 1 << 62
+"""146 years: no trace is so long, and none was recorded so late."""
+
 _MAX_SHOWN = 40
 _MAX_FIELDS_SHOWN = 8
 
@@ -104,7 +107,17 @@ def seconds_ns(
         raise source.error(
             f"{field} must be a number of {unit} from 0 to 2**53, not {shown(value)}"
         )
-    return in_ns(value, unit_ns)
+    return plausible_ns(source, field, in_ns(value, unit_ns))
+
+
+def plausible_ns(source: Source, field: str, at_ns: int) -> int:
+    """Return `at_ns`; a time since the epoch in a smaller unit than it is taken for is refused."""
+    if at_ns > _LATEST_NS:
+        raise source.error(
+            f"{field} lies {at_ns // _LATEST_NS * 146} years or more after 0 or 1970: the unit must"
+            " be wrong"
+        )
+    return at_ns
 
 
 def in_ns(value: float, unit_ns: int) -> int:

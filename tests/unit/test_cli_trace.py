@@ -111,6 +111,8 @@ def test_fetch_lists_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
         ("info t.jsonl --block-size 100", "block_size must divide the 512 tokens"),
         ("info t.jsonl --arrivals uniform", "unknown arrival model 'uniform'."),
         ("info t.jsonl --plot t.txt", "a plot ends in .png, .svg, .pdf, not '.txt'"),
+        ("info t.jsonl --warmup 1", "warmup must be a share of the requests from 0 to less than 1"),
+        ("info sample:chat --block-size 7", "block_size must divide the 64 tokens"),
         ("info sample:no", "unknown sample trace 'no'"),
         ("convert t.jsonl", "the following arguments are required: --out"),
         ("convert t.jsonl --out no/t.jsonl", "no/t.jsonl: no such file or directory"),

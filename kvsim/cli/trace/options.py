@@ -54,9 +54,9 @@ def read(path: str, arguments: Namespace) -> Trace:
     from kvsim.cli.terminal import progress_bar
     from kvsim.trace import load, load_sample
 
-    if path.startswith(_SAMPLE_PREFIX):
-        return load_sample(path.removeprefix(_SAMPLE_PREFIX))
     options = {name: getattr(arguments, name) for name in _OPTIONS}
+    if path.startswith(_SAMPLE_PREFIX):
+        return load_sample(path.removeprefix(_SAMPLE_PREFIX), **options)
     with progress_bar("read") as progress:
         return load(path, progress=progress, **options)
 

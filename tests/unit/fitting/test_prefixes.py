@@ -28,5 +28,5 @@ def test_at_most_eight_are_kept_the_busiest() -> None:
     paths = [[root, next(own)] for root in range(12) for _ in range(9 + root)]
     trace = trace_of(*paths)
     found = find_prefixes(trace, find_pieces(trace))
-    assert sorted(found.last) == [4, 5, 6, 7, 8, 9, 10, 11]
+    assert set(found.last) == {4, 5, 6, 7, 8, 9, 10, 11}
     assert found.found == [(1, None)] * 8

@@ -98,6 +98,18 @@ def test_blocks_are_cut_as_case_j2_says(tmp_path: Path) -> None:
     assert len(full.requests[0].block_keys) == 40
 
 
+def test_microseconds_since_the_epoch_are_not_read_as_milliseconds(tmp_path: Path) -> None:
+    rows = [{**GOOD, "timestamp": 1_700_000_000_000_000 + i} for i in range(2)]
+    for more in ({}, {"session_id": "a"}):  # by the fast way and by the slow one
+        path = saved(tmp_path, json_lines(*(row | more for row in rows)))
+        # 1.7e15 ms are 1.7e21 ns; 2**62 ns are 146 years: 368 times that
+        assert problem_of(path) == (
+            f":1: timestamp lies {368 * 146} years or more after 0 or 1970: the unit must be wrong"
+        )
+    rows = [{**GOOD, "timestamp": 1_700_000_000_000 + i} for i in range(2)]  # in ms they are fine
+    assert load(saved(tmp_path, json_lines(*rows))).requests[1].arrived_at == 10**6
+
+
 VALUES: st.SearchStrategy[object] = st.one_of(
     st.integers(-2, 5),
     st.sampled_from([2**53, 2**53 + 1, 2**70, True, None, 1.0, 1.5, "1", [], [1], {}]),

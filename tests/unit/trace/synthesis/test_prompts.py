@@ -12,6 +12,9 @@ class Scripted:
     def random(self) -> float:
         return self._values.pop(0)
 
+    def randrange(self, stop: int, /) -> int:
+        raise NotImplementedError(f"only random() is drawn, not one of {stop}")
+
 
 def test_prompts_share_the_blocks_within_the_texts_they_both_begin_with() -> None:
     writer = Writer(10)
