@@ -71,6 +71,7 @@ test: lint
 bench: $(VENV)/.installed
 	$(PY) tests/bench/run.py
 	$(PY) -m tests.bench.hitrate
+	$(PY) tests/bench/reading.py
 
 thorough: $(VENV)/.installed-dev
 	$(PY) -m pytest -m thorough --hypothesis-profile=thorough

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -50,6 +50,24 @@ def find_policy(text: str) -> str | PolicyMaker:
             f"policy {text!r}: {name} is {type(found).__name__} {found!r}, not a class or function"
         )
     return cast("PolicyMaker", found)
+
+
+def policy_source(text: str) -> Path | None:
+    """Return the file that defines the policy `find_policy` finds; None for one of a table.
+
+    None also if there is no such file: then `find_policy` says what is wrong.
+    """
+    where, colon, _ = text.rpartition(":")
+    if not colon:
+        return None
+    if where.endswith(".py"):
+        return Path(where) if Path(where).is_file() else None
+    with _working_folder_on_path():
+        try:
+            spec = find_spec(where)
+        except (ImportError, ValueError, AttributeError):
+            return None
+    return None if spec is None or not spec.has_location else Path(str(spec.origin))
 
 
 def _load_module(name: str) -> ModuleType:

@@ -22,8 +22,8 @@ COMMANDS = {
     "size": size,
     "explain": explain,
     "sweep": sweep,
-    "trace": trace,
     "check-policy": check_policy,
+    "trace": trace,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
 the exit code; None is 0."""

@@ -93,36 +93,35 @@ class PerBlockAdapter:
         PolicyError
             If the policy names a block that may not go, or none although one may.
         """
-        rank = self._rank
+        policy, node_of, evictable = self.policy, self._node_of, self._evictable
         victims: list[NodeId] = []
         while len(victims) < n:
-            node = self._choose(now)
-            if node is None:
-                break
+            key = policy.choose_victim(now)
+            node = None if key is None else node_of.get(key)
+            if node is None or node not in evictable:
+                if key is None and not evictable:
+                    break
+                raise self._refusal(key, node)
             # A limit below every rank: take this block only, and hear whether its parent is bare.
-            bare = peel(node, n - len(victims), rank, -1, victims)
-            self.on_pinned(node)
+            bare = peel(node, 1, self._rank, -1, victims)
+            evictable.remove(node)
+            policy.on_pinned(key)
             if bare >= 0:
-                self.on_evictable(bare)
+                evictable.add(bare)
+                policy.on_evictable(self._key_of[bare])
         return victims
 
-    def _choose(self, now: int) -> NodeId | None:
-        key = self.policy.choose_victim(now)
+    def _refusal(self, key: BlockKey | None, node: NodeId | None) -> PolicyError:
         if key is None:
-            if self._evictable:
-                raise self._fault(
-                    f"returned None while {len(self._evictable)} blocks are evictable; it must"
-                    " return one of them"
-                )
-            return None
-        node = self._node_of.get(key)
-        if node not in self._evictable:
-            why = "not in the tier" if node is None else "pinned"
-            raise self._fault(
-                f"returned block {key!r}, which is {why}; it must be one that on_evictable has"
-                " named since"
+            return self._fault(
+                f"returned None while {len(self._evictable)} blocks are evictable; it must"
+                " return one of them"
             )
-        return node
+        why = "not in the tier" if node is None else "pinned"
+        return self._fault(
+            f"returned block {key!r}, which is {why}; it must be one that on_evictable has"
+            " named since"
+        )
 
     def _fault(self, problem: str) -> PolicyError:
         name = type(self.policy).__name__

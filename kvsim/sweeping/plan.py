@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from importlib.util import find_spec
 from itertools import product
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kvsim.custom_policy import policy_source
 from kvsim.errors import UserError
-from kvsim.policies import policy_factory
 from kvsim.sizing import resolve
 from kvsim.sweeping.cells import Cell, TraceView, cell_digest, read_view
 
@@ -128,20 +125,10 @@ def _planned(trace: Trace) -> PlannedTrace:
 
 
 def _source_sha256(policy: str) -> str | None:
-    """Return the hash of the file that defines a policy named `module:Class`.
+    """Return the hash of the file that defines a policy of one's own.
 
     With it, a cell is run again when its policy has been edited. None for policies by their name
     in a table: those are of kvsim's version, or of an installed package.
     """
-    module, colon, _ = policy.partition(":")
-    if not colon:
-        return None
-    with suppress(UserError):  # that it cannot be loaded, each of its cells will say
-        policy_factory(policy)  # whoever loads it knows where to look for it
-    try:
-        spec = find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    if spec is None or not spec.has_location or spec.origin is None:
-        return None
-    return sha256(Path(spec.origin).read_bytes()).hexdigest()
+    source = policy_source(policy)
+    return None if source is None else sha256(source.read_bytes()).hexdigest()

@@ -24,8 +24,17 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.no_cover
 
 NAMES = ["conversation", "synthetic"]
+LARGE = "conversation"
 POLICIES = ["lru", "fifo", "lfu", "sieve", "arc", "s3fifo"]
 CAPACITIES = [1_000, 3_000, 10_000, 30_000]
+CASES = [
+    # The larger trace takes seconds a case: one capacity of it is enough for every day.
+    pytest.param(
+        name, capacity, marks=[pytest.mark.thorough] * (name == LARGE and capacity != 10_000)
+    )
+    for name in NAMES
+    for capacity in CAPACITIES
+]
 GOLDENS = json.loads((Path(__file__).parent / "hit_counts.json").read_text(encoding="utf-8"))
 
 
@@ -54,9 +63,8 @@ def test_every_flat_golden_is_asked_for() -> None:
         assert all(sorted(map(int, row)) == CAPACITIES for row in flat.values())
 
 
-@pytest.mark.parametrize("capacity", CAPACITIES)
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "capacity"), CASES)
 def test_a_plain_cache_has_the_hits_that_were_published(
     name: str, policy: str, capacity: int, public_traces: Path
 ) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never
 
@@ -201,12 +202,22 @@ def test_an_edited_policy_is_another_cell(
     desk: Path, monkeypatch: pytest.MonkeyPatch, text: str, num_cells: int
 ) -> None:
     monkeypatch.syspath_prepend(desk)
+    monkeypatch.delitem(sys.modules, "mine_for_sweeps", raising=False)
     digests: set[str] = set()
     for version in ("a = 1\n", text):
         (desk / "mine_for_sweeps.py").write_text(version)
         table = kvsim.sweep(table_of(policies=["mine_for_sweeps:Mine"], gpu_blocks=[4]), jobs=1)
         digests.update(table.frame["cell"])
     assert len(digests) == num_cells
+
+
+def test_an_edited_file_with_a_policy_is_another_cell(desk: Path) -> None:
+    digests: set[str] = set()
+    for version in ("a = 1\n", "a = 2\n"):
+        (desk / "own.py").write_text(version)
+        table = kvsim.sweep(table_of(policies=["own.py:Mine"], gpu_blocks=[4]), jobs=1)
+        digests.update(table.frame["cell"])
+    assert len(digests) == 4  # two traces
 
 
 @pytest.fixture
