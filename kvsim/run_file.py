@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
 
@@ -12,16 +10,15 @@ from kvsim.cost import Hardware, KvKind, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError, UserError
 from kvsim.presets import find_hardware, find_model
 from kvsim.replay_config import ReplayConfig, check_names
-from kvsim.trace.paths import checked_path, os_problem
+from kvsim.trace.paths import checked_path
+from kvsim.trace.toml_file import place, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from os import PathLike
-    from pathlib import Path
 
     Table: TypeAlias = dict[str, object]
 
-_AT_LINE: Final = re.compile(r"\(at (?:line (\d+), column \d+|end of document)\)")
 _KINDS: Final = {"int": int, "str": str, "bool": bool}
 _Shape = TypeVar("_Shape", ModelShape, Hardware, LinkConfig)
 
@@ -46,21 +43,6 @@ def load_run_file(path: str | PathLike[str]) -> ReplayConfig:
         raise ConfigError(f"{place(file, text, error)}: {error}") from error
 
 
-def read_toml(file: Path) -> tuple[str, Table]:
-    """Return the text of a TOML file and what it says.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read or is not TOML; the message names the file and the line.
-    """
-    text = _text(file)
-    try:
-        return text, tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(_toml_problem(file, text, str(error))) from error
-
-
 def config_of(table: Table) -> ReplayConfig:
     """Return the settings in a table, as a run file or `ReplayConfig.to_dict` has them.
 
@@ -71,23 +53,6 @@ def config_of(table: Table) -> ReplayConfig:
     """
     check_names(table)
     return ReplayConfig().with_settings(with_shapes(table))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file}: {os_problem(error)}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{file}: not UTF-8 text, so not TOML") from error
-
-
-def _toml_problem(file: Path, text: str, problem: str) -> str:
-    found = _AT_LINE.search(problem)
-    if found is None:
-        return f"{file}: not valid TOML: {problem}"
-    line = found[1] or max(1, len(text.splitlines()))
-    return f"{file}:{line}: not valid TOML: {problem[: found.start()].strip()}"
 
 
 def with_shapes(table: Mapping[str, object]) -> Table:
@@ -162,17 +127,3 @@ def _made(name: str, shape: type[_Shape], base: _Shape | None, values: Table) ->
         raise ConfigError(
             f"{name} lacks {missing}: give them, or a preset as base that has them"
         ) from error
-
-
-def place(file: Path, text: str, error: UserError, *, first_line: int = 1) -> str:
-    """Return the file, and the line of the key that `error` is about if that can be told.
-
-    Lines before `first_line` are about something else.
-    """
-    key = error.name if isinstance(error, UnknownNameError) else str(error).partition(" ")[0]
-    for candidate in (key, getattr(error, "kind", "")):
-        pattern = re.compile(rf'\s*\[?["\']?{re.escape(candidate)}["\']?\s*(=|\])')
-        for number, line in enumerate(text.splitlines(), start=1):
-            if candidate and number >= first_line and pattern.match(line):
-                return f"{file}:{number}"
-    return f"{file}"

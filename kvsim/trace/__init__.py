@@ -9,6 +9,7 @@ from kvsim.trace.loading import TRACES, format_names, load, reader
 from kvsim.trace.samples import SAMPLES, load_sample, open_trace
 from kvsim.trace.selection import mix, sample_requests, take_between, take_sessions
 from kvsim.trace.sharing import SHARING, TurnsSharing, ZipfSharing
+from kvsim.trace.synthesis import load_model, synthesize, write_model
 from kvsim.trace.tokenizers import ByteTokenizer, FileTokenizer
 from kvsim.trace.transform import (
     annotate_next_use,
@@ -38,6 +39,7 @@ __all__ = [
     "fetch",
     "format_names",
     "load",
+    "load_model",
     "load_sample",
     "mix",
     "open_trace",
@@ -46,7 +48,9 @@ __all__ = [
     "sample_requests",
     "scale_time",
     "spread_arrivals",
+    "synthesize",
     "take_between",
     "take_sessions",
     "write",
+    "write_model",
 ]

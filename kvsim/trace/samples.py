@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace.loading import LoadOptions
 
-SAMPLES = {"chat": "chat.jsonl"}
+SAMPLES = {"chat": "chat.jsonl", "rag": "rag.jsonl", "agents": "agents.jsonl"}
 """Name -> file, in the wheel's `kvsim/_traces` or in the checkout's `traces`."""
 
 _PREFIX: Final = "sample:"

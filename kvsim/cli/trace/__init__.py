@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from kvsim.cli.trace import convert, fetch, info, mix, scale, slice, validate  # noqa: A004  its name
+from kvsim.cli.trace import (
+    convert,
+    fetch,
+    fit,
+    info,
+    mix,
+    scale,
+    slice,  # noqa: A004  its name
+    synth,
+    validate,
+)
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -19,6 +29,8 @@ COMMANDS: Final = {
     "scale": scale,
     "mix": mix,
     "fetch": fetch,
+    "synth": synth,
+    "fit": fit,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`."""
 
