@@ -66,7 +66,7 @@ lint: $(VENV)/.installed-dev
 # long as running, so the other tests run without.
 MEASURED := tests/unit/core tests/unit/policies tests/property/test_manager.py \
     tests/property/test_found.py tests/property/test_scheduler.py tests/property/test_differential.py
-PYTEST := $(PY) -m pytest --numprocesses=auto --dist=loadfile
+PYTEST := $(PY) -m pytest --numprocesses=auto --dist=worksteal
 
 # One package must not hide behind the other, so each has the limit to itself as well.
 test: lint

@@ -80,9 +80,8 @@ def opt_runs(
     num_requests = len(lengths)
     # Blocks low[r] to high[r] of request r's path are cached, and it is the next to want them.
     low, high = [0] * num_requests, [0] * num_requests
-    latest: list[int] = []  # heap of -r; entries of the past stay at the bottom
+    latest, runs = list[int](), list[int]()  # a heap of -r: entries of the past stay at the bottom
     num_wanted = num_dead = 0  # dead blocks are wanted by nobody: the first to go
-    runs: list[int] = []
     for request, (wanted, length) in enumerate(zip(following, lengths, strict=True)):
         run = high[request]  # all of its blocks that are cached, since it is the next
         runs.append(run)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from kvsim.backends.paddle.copier import Copier
     from kvsim.backends.paddle.orders import Acknowledgement
+    from kvsim.backends.paddle.shape import KVShape
     from kvsim.backends.setup import BackendSetup
     from kvsim.core.ops import Forward
 
@@ -63,43 +64,24 @@ def open_backend(
     if len(setup.tier_blocks) > len((GPU, HOST)):
         raise ConfigError(f"there are two tiers of memory, not {len(setup.tier_blocks)}")
     shape = find_shape(setup.shape).of_rank(setup.num_ranks)
-    sizes = dict(zip((GPU, HOST), setup.tier_blocks, strict=False))
-    devices = {GPU: setup.device, HOST: "cpu"}
-    on_host = sum(num for place, num in sizes.items() if devices[place] == "cpu")
-    check_memory(on_host * shape.block_bytes * setup.num_ranks)
-    planner = ForwardPlanner(
-        setup.requests,
-        ContentSeeds(setup.requests),
-        block_size=setup.block_size,
-        slots_per_block=shape.block_size,
-        step_ends=_step_ends(setup),
-    )
-    # The pools first: the clock starts when all is ready.
-    pools = [
-        {
-            place: KVPool(shape, num_blocks, device=devices[place])
-            for place, num_blocks in sizes.items()
-            if num_blocks
-        }
-        for _ in range(setup.num_ranks)
-    ]
-    clock = WallClock()
+    memories = _memories(setup, shape, new_copier)
+    clock = WallClock()  # it starts when all is ready
     acknowledgements: SimpleQueue[Acknowledgement] = SimpleQueue()
-    ranks = [
-        RankThread(
-            rank,
-            RankMemory(rank=rank, shape=shape, gpu=GPU, pools=own, copier=new_copier(setup.device)),
-            clock=clock,
-            acknowledgements=acknowledgements,
-        )
-        for rank, own in enumerate(pools)
-    ]
     backend = TensorBackend(
-        ranks,
+        [
+            RankThread(rank, memory, clock=clock, acknowledgements=acknowledgements)
+            for rank, memory in enumerate(memories)
+        ],
         acknowledgements,
         clock=clock,
-        planner=planner,
-        places=frozenset(pools[0]),
+        planner=ForwardPlanner(
+            setup.requests,
+            ContentSeeds(setup.requests),
+            block_size=setup.block_size,
+            slots_per_block=shape.block_size,
+            step_ends=_step_ends(setup),
+        ),
+        places=frozenset(_sizes(setup)),
         faults=plan_faults(setup.faults, seed=setup.seed, num_ranks=setup.num_ranks),
         record_layers=setup.record_layers,
     )
@@ -109,6 +91,34 @@ def open_backend(
         tensors=backend.figures,
         notes=backend.notes,
     )
+
+
+def _sizes(setup: BackendSetup) -> dict[Place, int]:
+    """Return the blocks of each tier that has any."""
+    sizes = zip((GPU, HOST), setup.tier_blocks, strict=False)
+    return {place: num_blocks for place, num_blocks in sizes if num_blocks}
+
+
+def _memories(
+    setup: BackendSetup, shape: KVShape, new_copier: Callable[[str], Copier]
+) -> list[RankMemory]:
+    """Make the pools of every rank."""
+    sizes, devices = _sizes(setup), {GPU: setup.device, HOST: "cpu"}
+    num_on_host = sum(num for place, num in sizes.items() if devices[place] == "cpu")
+    check_memory(num_on_host * shape.block_bytes * setup.num_ranks)
+    return [
+        RankMemory(
+            rank=rank,
+            shape=shape,
+            gpu=GPU,
+            pools={
+                place: KVPool(shape, num_blocks, device=devices[place])
+                for place, num_blocks in sizes.items()
+            },
+            copier=new_copier(setup.device),
+        )
+        for rank in range(setup.num_ranks)
+    ]
 
 
 def _step_ends(setup: BackendSetup) -> Callable[[Forward], tuple[int, ...]]:
