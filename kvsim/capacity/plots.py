@@ -58,6 +58,14 @@ def plot_sizing(sizing: Sizing, *, ax: Axes | None = None) -> Axes:
         )  # fmt: skip
     top = max(sizing.infinite["rate"], sizing.target)
     ax.set_ylim(0, min(1.05, 1.15 * top) or 1.0)
+    _add_gib_axis(ax, sizing)
+    legend(ax)
+    finish(ax, "How large must the cache be?", sizing.curve.basis.caption)
+    return ax
+
+
+def _add_gib_axis(ax: Axes, sizing: Sizing) -> None:
+    """Draw a second axis below, of what the blocks take."""
     per_block = sizing.block_bytes / GIB
 
     def to_gib(blocks: ArrayLike) -> ArrayLike:
@@ -73,6 +81,3 @@ def plot_sizing(sizing: Sizing, *, ax: Axes | None = None) -> Axes:
     below.xaxis.set_minor_formatter(NullFormatter())
     below.set_xlabel(f"GiB ({sizing.model}, {sizing.kv_bits}-bit KV, all ranks)", color=FAINT)
     below.tick_params(colors=FAINT)
-    legend(ax)
-    finish(ax, "How large must the cache be?", sizing.curve.basis.caption)
-    return ax

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 from kvsim.analysis.metrics import DEFINITIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -87,8 +87,6 @@ def stack_histogram(pieces: Pieces, trace: Trace, first: int = 0) -> StackHistog
 
     O(log requests) a piece: about as long as one replay of one capacity.
     """
-    import numpy as np
-
     lengths = pieces.lengths
     num_blocks = sum(lengths) - sum(pieces.known())
     steps = array("q", bytes(8 * (num_blocks + 2)))
@@ -124,6 +122,15 @@ def stack_histogram(pieces: Pieces, trace: Trace, first: int = 0) -> StackHistog
         while i <= num_requests:
             tree[i] += length
             i += i & -i
+    return _histogram(steps, ends, block_size)
+
+
+def _histogram(
+    steps: array[int], ends: Sequence[tuple[int, int]], block_size: int
+) -> StackHistogram:
+    """Add up the steps, and the ends of prompts: position, tokens beyond the last block."""
+    import numpy as np
+
     within = np.frombuffer(steps, dtype=np.int64)[:-1].cumsum().cumsum()
     depth = int(np.searchsorted(within, within[-1]))
     return StackHistogram(

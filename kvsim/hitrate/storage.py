@@ -64,8 +64,6 @@ def policy_runs(
     PolicyError
         If the policy breaks its contract.
     """
-    copies = Copies(len(nodes.parent))
-    peel: Peel = partial(copies.peel, nodes.parent, CopyEvent.DROP)
     policy = new_policy(
         PolicyContext(
             tier=0,
@@ -76,6 +74,15 @@ def policy_runs(
             recompute_ns=recompute_ns,
         )
     )
+    return _serve(nodes, infos, policy, capacity)
+
+
+def _serve(
+    nodes: NodePaths, infos: Sequence[AccessInfo], policy: EvictionPolicy, capacity: int
+) -> list[int]:
+    """Put one request after another through an empty tier; return what each finds."""
+    copies = Copies(len(nodes.parent))
+    peel: Peel = partial(copies.peel, nodes.parent, CopyEvent.DROP)
     state, holds, num_in = copies.state, copies.holds, copies.num_in
     runs: list[int] = []
     for path, info in zip(nodes.paths, infos, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from contextlib import ExitStack
 from queue import Empty
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, Protocol
@@ -130,12 +131,11 @@ class TensorBackend:
         self._crash: BaseException | None = None
         self._num_wrong_bytes = self._num_checked_blocks = self._num_swapped_blocks = 0
         self._first_wrong = ""
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)  # if one does not start, those that did must not stay
             for rank in ranks:
                 rank.start()
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
 
     # -- the contract
 
