@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kvsim.core.ports import RemoveReason
@@ -10,7 +11,7 @@ from kvsim.testing.findings import ConformanceError, Finding
 from kvsim.testing.ledger import Ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from kvsim.core.ports import AccessInfo, BlockPolicy, EvictionPolicy
     from kvsim.types import BlockKey, NodeId
@@ -169,12 +170,8 @@ class CheckedPolicy:
 
     def _call(self, name: str, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         self._ledger.num_calls += 1
-        try:
+        with _finding(self._name, name, self._ledger.num_calls):
             return method(*args, **kwargs)
-        except KvsimError:
-            raise
-        except Exception as error:  # whatever it is, the policy's own: a finding
-            raise raised(self._name, name, self._ledger.num_calls, error) from error
 
     def _see(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         if info is not None:
@@ -263,12 +260,19 @@ class CheckedBlockPolicy:
 
     def _call(self, name: str, method: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         self._ledger.num_calls += 1
-        try:
+        with _finding(self._name, name, self._ledger.num_calls):
             return method(*args, **kwargs)
-        except KvsimError:
-            raise
-        except Exception as error:  # whatever it is, the policy's own: a finding
-            raise raised(self._name, name, self._ledger.num_calls, error) from error
+
+
+@contextmanager
+def _finding(policy: str, method: str, call: int) -> Iterator[None]:
+    """Make a finding of whatever a policy raises: it is anybody's code, so it may be anything."""
+    try:
+        yield
+    except KvsimError:
+        raise
+    except Exception as error:
+        raise raised(policy, method, call, error) from error
 
 
 def raised(policy: str, method: str, call: int, error: Exception) -> ConformanceError:
