@@ -80,6 +80,11 @@ class Job:
             seed=config.seed,
             shape=config.shape or "tiny",
             device=config.device or "cpu",
+            model=config.model_shape,
+            kv_dtype=str(config.kv_dtype),
+            layout=config.layout or "block-major",
+            extra_layers=config.extra_layers or 0,
+            expand_ratio=1.0 if config.expand_ratio is None else config.expand_ratio,
             forward=config.forward_time,
             time_scale=scale if isinstance(scale, int | float) else 1.0,
         )

@@ -75,9 +75,16 @@ class ReplayConfig:
     backend
         What carries the decisions out: "sim" in virtual time, or "paddle" with real tensors.
     shape, device, ranks
-        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, "cpu" or "gpu:N", and the
-        number of workers that share the heads. Default: "tiny" on one rank on the CPU, whatever
-        the machine has, so that a run does not change with it.
+        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES` or "model" for the cache of
+        `model` itself, "cpu" or "gpu:N", and the number of workers that share the heads. Default:
+        "tiny" on one rank on the CPU, whatever the machine has, so that a run does not change
+        with it. Values are of the type `kv_dtype`.
+    layout
+        Of real tensors: "block-major" (the default: a block is one piece of memory) or
+        "layer-major" (a tensor for each layer's K and V).
+    extra_layers, expand_ratio
+        Of real tensors: layers of a draft model for speculative decoding (default: 0), and the
+        blocks they have for each block of the others (default: 1).
     time_scale
         On the wall clock: by how much arrivals and steps are faster than in the trace, or "auto"
         (the default): so much that neither takes more than ten seconds.
@@ -126,6 +133,9 @@ class ReplayConfig:
     settle_ns: int = _FAULTS.settle_ns
     backend: str = "sim"
     shape: str | None = None
+    layout: str | None = None
+    extra_layers: int | None = None
+    expand_ratio: float | None = None
     device: str | None = None
     ranks: int | None = None
     time_scale: float | str | None = None
@@ -133,7 +143,7 @@ class ReplayConfig:
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name in ("policy", "swap_in", "format", "partial", "backend", "shape", "device"):
+        for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
@@ -260,15 +270,8 @@ class ReplayConfig:
 
     def simulated(self) -> ReplayConfig:
         """Return the same settings for the simulator."""
-        return replace(
-            self,
-            backend="sim",
-            shape=None,
-            device=None,
-            ranks=None,
-            time_scale=None,
-            forward=None,
-        )
+        settings = {"backend": "sim", **dict.fromkeys(_WALL_CLOCK_ONLY)}
+        return replace(self, **cast("Settings", settings))
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the settings as JSON values; a model or machine of your own as an object."""
@@ -291,8 +294,12 @@ class ReplayConfig:
                 f"instant means without time, and backend {self.backend!r} runs on the wall clock:"
                 " leave one of them out"
             )
-        if self.ranks is not None:
-            check_int("ranks", self.ranks, 1)
+        for name, least in (("ranks", 1), ("extra_layers", 0)):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), least)
+        ratio = self.expand_ratio
+        if ratio is not None and (not _is_number(ratio) or not isfinite(ratio) or ratio < 1):
+            raise ConfigError(f"expand_ratio must be a number of at least 1, not {ratio!r}")
         scale = self.time_scale
         is_number = _is_number(scale) and isfinite(scale) and scale > 0
         if scale is not None and scale != AUTO and not is_number:
@@ -351,6 +358,9 @@ class Settings(TypedDict, total=False):
     settle_ns: int
     backend: str
     shape: str | None
+    layout: str | None
+    extra_layers: int | None
+    expand_ratio: float | None
     device: str | None
     ranks: int | None
     time_scale: float | str | None
@@ -358,7 +368,12 @@ class Settings(TypedDict, total=False):
 
 
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
-_WALL_CLOCK_ONLY: Final = ("shape", "device", "ranks", "time_scale", "forward")
+_TEXTS: Final = (
+    "policy", "swap_in", "format", "partial", "backend", "shape", "layout", "device",
+)  # fmt: skip
+_WALL_CLOCK_ONLY: Final = (
+    "shape", "layout", "extra_layers", "expand_ratio", "device", "ranks", "time_scale", "forward",
+)  # fmt: skip
 """Settings that mean nothing in virtual time."""
 
 _EITHER_OR: Final = (("gpu_blocks", "gpu_gib"), ("cpu_blocks", "cpu_gib"))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from kvsim.config import FaultConfig, LinkConfig
     from kvsim.core.ports import Backend
-    from kvsim.cost import CostModel
+    from kvsim.cost import CostModel, ModelShape
     from kvsim.types import Request
 
 
@@ -50,7 +50,13 @@ class BackendSetup:
     faults, seed
         What goes wrong, and the seed that decides where.
     shape, device
-        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, and "cpu" or "gpu:N".
+        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, or "model"; and "cpu" or
+        "gpu:N".
+    model, kv_dtype
+        The model that the shape "model" is of, and the name of the type of a KV value.
+    layout, extra_layers, expand_ratio
+        The order of the memory of real tensors, "block-major" or "layer-major"; layers of a draft
+        model, and its blocks for each of the others.
     forward, time_scale
         On the wall clock: what a step takes, and by what the arrivals were, and the steps are to
         be, divided.
@@ -68,6 +74,11 @@ class BackendSetup:
     seed: int
     shape: str = "tiny"
     device: str = "cpu"
+    model: ModelShape | None = None
+    kv_dtype: str = "bf16"
+    layout: str = "block-major"
+    extra_layers: int = 0
+    expand_ratio: float = 1.0
     forward: ForwardTime = ForwardTime.COST
     time_scale: float = 1.0
     record_layers: bool = False

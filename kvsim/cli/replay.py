@@ -60,7 +60,10 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
     },
     "backend": {
         "backend": (str, "sim, in virtual time, or paddle, with real tensors; default: sim"),
-        "shape": (str, "shape of the tensors of a block; default: tiny"),
+        "shape": (str, "shape of a block: tiny, tiny-mla, small, or model; default: tiny"),
+        "layout": (str, "order of the memory: block-major or layer-major; default: block-major"),
+        "extra_layers": (int, "layers of a draft model in each block; default: 0"),
+        "expand_ratio": (float, "blocks of those layers for each of the others; default: 1"),
         "device": (str, "where the GPU tier is: cpu or gpu:N; default: cpu"),
         "ranks": (int, "workers that share the heads of the tensors; default: 1"),
         "time_scale": (

@@ -11,35 +11,29 @@ from kvsim.backends.paddle.backend import TensorBackend, WallClock
 from kvsim.backends.paddle.content import ContentSeeds
 from kvsim.backends.paddle.copier import HostCopier
 from kvsim.backends.paddle.cuda import CudaCopier
-from kvsim.backends.paddle.memory import RankMemory
+from kvsim.backends.paddle.cudart import Cuda
+from kvsim.backends.paddle.memories import make_memory, plan_memory
 from kvsim.backends.paddle.plans import ForwardPlanner, step_ends
-from kvsim.backends.paddle.pool import KVPool, check_memory
-from kvsim.backends.paddle.shape import find_shape
+from kvsim.backends.paddle.runtime import device_index
 from kvsim.backends.paddle.threads import RankThread
 from kvsim.backends.setup import ForwardTime, OpenBackend
-from kvsim.core.ops import Place
-from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvsim.backends.paddle.copier import Copier
     from kvsim.backends.paddle.orders import Acknowledgement
-    from kvsim.backends.paddle.shape import KVShape
     from kvsim.backends.setup import BackendSetup
     from kvsim.core.ops import Forward
 
 __all__ = ["TensorBackend", "find_copier", "open_backend"]
-
-GPU = Place(instance=0, tier=0)
-HOST = Place(instance=0, tier=1)
 
 
 def find_copier(device: str) -> Copier:
     """Return a copier for pools on "cpu" or "gpu:N", for one rank."""
     if device == "cpu":
         return HostCopier()
-    return CudaCopier(int(device.partition(":")[2]))
+    return CudaCopier(Cuda(device_index(device)))
 
 
 def open_backend(
@@ -57,14 +51,12 @@ def open_backend(
     Raises
     ------
     ConfigError
-        If Paddle or the device is not there, there is a third tier, or the memory does not suffice.
+        If Paddle or the device is not there, or the memory does not suffice.
     UnknownNameError
-        If the shape is unknown.
+        If the shape or the layout is unknown.
     """
-    if len(setup.tier_blocks) > len((GPU, HOST)):
-        raise ConfigError(f"there are two tiers of memory, not {len(setup.tier_blocks)}")
-    shape = find_shape(setup.shape).of_rank(setup.num_ranks)
-    memories = _memories(setup, shape, new_copier)
+    plan = plan_memory(setup)
+    memories = [make_memory(plan, rank, new_copier(setup.device)) for rank in range(plan.num_ranks)]
     clock = WallClock()  # it starts when all is ready
     acknowledgements: SimpleQueue[Acknowledgement] = SimpleQueue()
     backend = TensorBackend(
@@ -78,47 +70,19 @@ def open_backend(
             setup.requests,
             ContentSeeds(setup.requests),
             block_size=setup.block_size,
-            slots_per_block=shape.block_size,
+            slots_per_block=plan.shape.block_size,
             step_ends=_step_ends(setup),
         ),
-        places=frozenset(_sizes(setup)),
+        places=frozenset(plan.sizes),
         faults=plan_faults(setup.faults, seed=setup.seed, num_ranks=setup.num_ranks),
         record_layers=setup.record_layers,
     )
     return OpenBackend(
         backend=backend,
-        rank_block_bytes=shape.block_bytes,
+        rank_block_bytes=plan.rank_block_bytes,
         tensors=backend.figures,
         notes=backend.notes,
     )
-
-
-def _sizes(setup: BackendSetup) -> dict[Place, int]:
-    """Return the blocks of each tier that has any."""
-    sizes = zip((GPU, HOST), setup.tier_blocks, strict=False)
-    return {place: num_blocks for place, num_blocks in sizes if num_blocks}
-
-
-def _memories(
-    setup: BackendSetup, shape: KVShape, new_copier: Callable[[str], Copier]
-) -> list[RankMemory]:
-    """Make the pools of every rank."""
-    sizes, devices = _sizes(setup), {GPU: setup.device, HOST: "cpu"}
-    num_on_host = sum(num for place, num in sizes.items() if devices[place] == "cpu")
-    check_memory(num_on_host * shape.block_bytes * setup.num_ranks)
-    return [
-        RankMemory(
-            rank=rank,
-            shape=shape,
-            gpu=GPU,
-            pools={
-                place: KVPool(shape, num_blocks, device=devices[place])
-                for place, num_blocks in sizes.items()
-            },
-            copier=new_copier(setup.device),
-        )
-        for rank in range(setup.num_ranks)
-    ]
 
 
 def _step_ends(setup: BackendSetup) -> Callable[[Forward], tuple[int, ...]]:

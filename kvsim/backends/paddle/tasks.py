@@ -17,12 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvsim.backends.faults import Fault
+    from kvsim.backends.paddle.copier import Copy
     from kvsim.backends.paddle.memory import Tally
     from kvsim.backends.paddle.orders import Acknowledgement, OpOrder
     from kvsim.types import OpId
 
 AT_ONCE: Final = 0
 """A time that has always come: more can be done now."""
+
+_POLL_NS: Final = 20_000
+"""How often a copy that goes on by itself is asked whether it is done: a copy of a megabyte takes
+as long, and to ask costs a twentieth of it."""
 
 
 class RankOps:
@@ -198,11 +203,13 @@ class LayerTask:
     ending
         Its end.
     do_layer
-        Does the work of a layer.
+        Begins the work of a layer, and returns what says when it is done.
     num_layers, step_ns
         Of the shape; and how long the op must take.
     is_step
         Whether a stop waits for the end of the op, once it has begun.
+    is_whole
+        Whether `do_layer(0)` does the work of all layers, which then finish together.
     """
 
     def __init__(
@@ -210,11 +217,12 @@ class LayerTask:
         order: OpOrder,
         ops: RankOps,
         ending: Ending,
-        do_layer: Callable[[int], None],
+        do_layer: Callable[[int], Copy],
         *,
         num_layers: int,
         step_ns: int,
         is_step: bool,
+        is_whole: bool = False,
     ) -> None:
         self._order = order
         self._ops = ops
@@ -223,8 +231,9 @@ class LayerTask:
         self._num_layers = num_layers
         self._step_ns = step_ns
         self._is_step = is_step
+        self._num_at_once = num_layers if is_whole else 1
         self._layer = 0
-        self._is_working = False
+        self._work: Copy | None = None
         self._due_at = 0  # when the present layer is over, or the last one was
         self._stop: bool | None = None  # at once, or at the end of the step; None: not wanted
 
@@ -238,11 +247,14 @@ class LayerTask:
         None: when another op has moved.
         """
         ending = self.ending
+        if self._work is not None and not self._work.is_done():
+            # It cannot be stopped: whoever gets the blocks next must not be written over.
+            return now + _POLL_NS
         if self._stop is not None and ending.hears:
             has_begun = ending.started_at is not None
             if self._stop or not has_begun or not self._is_step:
                 return ending.end(now, Outcome.CANCELLED)
-        if self._is_working:
+        if self._work is not None:
             return self._finish_layer(now)
         if self._layer == self._num_layers:
             return self._finish(now)
@@ -253,17 +265,16 @@ class LayerTask:
     def _begin_layer(self, now: int) -> int | None:
         if self.ending.end_if_lost(now):
             return AT_ONCE
-        if not self._ops.may_start(self._order, self._layer):
+        begin, end = self._layer, self._layer + self._num_at_once
+        if not self._ops.may_start(self._order, end - 1):
             return None
         if self.ending.started_at is None:
             self.ending.started_at = self._due_at = now
         elif self._order.after:
             self._due_at = max(self._due_at, now)
-        begin, end = self._layer, self._layer + 1
         self._due_at += self._step_ns * end // self._num_layers
         self._due_at -= self._step_ns * begin // self._num_layers
-        self._is_working = True
-        self._do_layer(self._layer)
+        self._work = self._do_layer(begin)
         return AT_ONCE
 
     def _finish(self, now: int) -> int | None:
@@ -280,9 +291,10 @@ class LayerTask:
     def _finish_layer(self, now: int) -> int:
         if now < self._due_at:
             return self._due_at
-        self._is_working = False
-        self._ops.finish_layer(self._order.op_id, self._layer, now)
-        self._layer += 1
+        self._work = None
+        for _ in range(self._num_at_once):
+            self._ops.finish_layer(self._order.op_id, self._layer, now)
+            self._layer += 1
         return AT_ONCE
 
 

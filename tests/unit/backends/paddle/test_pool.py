@@ -38,7 +38,7 @@ def test_the_region_is_the_arena_itself_and_zero() -> None:
 
 def test_the_typed_view_has_the_dimensions_of_the_shape_and_shares_the_memory() -> None:
     pool = KVPool(SHAPE, 5)
-    tensor = pool.tensor()
+    (tensor,) = pool.tensors()
     assert tuple(tensor.shape) == (5, 2, 2, 2, 4, 4)
     assert str(tensor.dtype) == "paddle.bfloat16"
     assert tensor.data_ptr() == pool.region.ptr
@@ -65,7 +65,7 @@ def test_a_pool_on_a_gpu_is_the_gpus() -> None:
         pytest.skip("this machine has no GPU that Paddle can see")
     pool = KVPool(SHAPE, 5, device="gpu:0")
     assert pool.region.kind is MemoryKind.GPU
-    assert pool.tensor().data_ptr() == pool.region.ptr
+    assert pool.tensors()[0].data_ptr() == pool.region.ptr
     with pytest.raises(CopyError, match="the host cannot reach"):
         HostCopier().copy(pool.region, None, pool.region, None, num_rows=1, row_bytes=8)
 

@@ -30,7 +30,7 @@ from tests.unit.backends.paddle.stage import forward
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kvsim.backends.paddle.copier import Copier, Rows
+    from kvsim.backends.paddle.copier import Copier, Copy, Rows
     from kvsim.backends.paddle.region import Region
 
 pytest.importorskip("paddle", reason="the tensor backend needs PaddlePaddle")
@@ -92,10 +92,10 @@ def test_no_thread_is_left_after_a_run_nor_with_ops_under_way() -> None:
         ]
 
 
-class Broken:
+class Broken(HostCopier):
     """A copier with a bug."""
 
-    def copy(
+    def start(
         self,
         source: Region,
         source_rows: Rows | None,
@@ -104,7 +104,7 @@ class Broken:
         *,
         num_rows: int,
         row_bytes: int,
-    ) -> None:
+    ) -> Copy:
         """Fail in a way that nobody has thought of."""
         raise ZeroDivisionError("a bug")
 
@@ -202,7 +202,11 @@ def test_a_tier_without_blocks_is_no_place() -> None:
 
 def test_what_cannot_be_made_is_refused_before_a_thread_starts() -> None:
     refused: list[tuple[dict[str, object], type[Exception], str]] = [
-        ({"tier_blocks": (8, 8, 8)}, ConfigError, "there are two tiers of memory, not 3"),
+        ({"layout": "flat"}, UnknownNameError, "block-major, layer-major"),
+        ({"kv_dtype": "fp4"}, ConfigError, "no type for kv_dtype 'fp4': take one of bf16, fp16"),
+        ({"shape": "model"}, ConfigError, "shape 'model' is that of a model, and none was given"),
+        ({"extra_layers": -1}, ConfigError, "extra_layers must be at least 0, not -1"),
+        ({"expand_ratio": 0.9}, ConfigError, "expand_ratio must be from 1 to 64, not 0.9"),
         ({"tier_blocks": (2**40, 8)}, ConfigError, "GiB of host memory"),
         ({"shape": "huge"}, UnknownNameError, "tiny"),
         ({"device": "tpu"}, ConfigError, "device must be 'cpu' or 'gpu:N'"),

@@ -1,0 +1,143 @@
+"""From the settings of a run to the memory of each rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from kvsim.backends.paddle.layout import Layout
+from kvsim.backends.paddle.memory import RankMemory
+from kvsim.backends.paddle.pool import KVPool, PinnedPool, check_memory
+from kvsim.backends.paddle.shape import DTYPES, OF_MODEL, find_shape, shape_of_model
+from kvsim.core.ops import Place
+from kvsim.errors import ConfigError, UnknownNameError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kvsim.backends.paddle.copier import Copier
+    from kvsim.backends.paddle.memory import Memory
+    from kvsim.backends.paddle.shape import KVShape
+    from kvsim.backends.setup import BackendSetup
+
+CPU: Final = "cpu"
+GPU: Final = Place(instance=0, tier=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """What memory every rank has: plain values, so that a rank may be another process.
+
+    Parameters
+    ----------
+    shape
+        Of a block, all heads.
+    tier_blocks
+        Blocks of each tier, nearest first; a tier of 0 blocks has no memory.
+    device
+        Of the nearest tier; the others are memory of the host.
+    """
+
+    shape: KVShape
+    layout: Layout
+    num_ranks: int
+    tier_blocks: tuple[int, ...]
+    device: str = CPU
+
+    @property
+    def rank_block_bytes(self) -> int:
+        """Bytes of a block on each rank."""
+        return self.shape.of_rank(0, self.num_ranks).block_bytes
+
+    @property
+    def sizes(self) -> Mapping[Place, int]:
+        """Blocks of each place that has any."""
+        return {
+            Place(instance=0, tier=tier): num_blocks
+            for tier, num_blocks in enumerate(self.tier_blocks)
+            if num_blocks
+        }
+
+    def device_of(self, place: Place) -> str:
+        """Return where the memory of a place is."""
+        return self.device if place.tier == GPU.tier else CPU
+
+    def host_bytes(self) -> int:
+        """Return the bytes of host memory of all ranks together."""
+        shape = self.shape.of_rank(0, self.num_ranks)
+        pools = [
+            shape.pool_bytes(num_blocks)
+            for place, num_blocks in self.sizes.items()
+            if self.device_of(place) == CPU
+        ]
+        return sum(pools) * self.num_ranks
+
+
+def plan_memory(setup: BackendSetup) -> MemoryPlan:
+    """Return the memory that a run needs, having looked whether the host has it.
+
+    Raises
+    ------
+    ConfigError
+        If the memory does not suffice, there is no type for the KV, or the sizes do not fit.
+    UnknownNameError
+        If the shape or the layout is unknown.
+    """
+    try:
+        layout = Layout(setup.layout)
+    except ValueError as error:
+        raise UnknownNameError("layout", setup.layout, [str(each) for each in Layout]) from error
+    plan = MemoryPlan(
+        shape=_shape(setup),
+        layout=layout,
+        num_ranks=setup.num_ranks,
+        tier_blocks=setup.tier_blocks,
+        device=setup.device,
+    )
+    check_memory(plan.host_bytes())
+    return plan
+
+
+def make_memory(plan: MemoryPlan, rank: int, copier: Copier) -> RankMemory:
+    """Make the pools of one rank.
+
+    Where the nearest tier is a GPU's, the others are pinned, so that copies need no detour.
+
+    Raises
+    ------
+    ConfigError
+        If Paddle or the device is not there.
+    """
+    shape = plan.shape.of_rank(rank, plan.num_ranks)
+    pools: dict[Place, Memory] = {}
+    for place, num_blocks in plan.sizes.items():
+        if plan.device == CPU or place == GPU:
+            pools[place] = KVPool(
+                shape, num_blocks, device=plan.device_of(place), layout=plan.layout
+            )
+        else:
+            pools[place] = PinnedPool(shape, num_blocks, device=plan.device)
+    return RankMemory(
+        rank=rank, shape=shape, gpu=GPU, pools=pools, copier=copier, layout=plan.layout
+    )
+
+
+def _shape(setup: BackendSetup) -> KVShape:
+    dtype = DTYPES.get(setup.kv_dtype)
+    if dtype is None:
+        raise ConfigError(
+            f"tensors have no type for kv_dtype {setup.kv_dtype!r}: take one of"
+            f" {', '.join(name for name in DTYPES if not name.isdigit())}"
+        )
+    if setup.shape != OF_MODEL:
+        shape = find_shape(setup.shape)
+    elif setup.model is None:
+        raise ConfigError(f"shape {OF_MODEL!r} is that of a model, and none was given")
+    else:
+        shape = shape_of_model(setup.model, block_size=setup.block_size)
+    return replace(
+        shape,
+        dtype=dtype,
+        num_extra_layers=setup.extra_layers,
+        expand_ratio=setup.expand_ratio,
+    )
