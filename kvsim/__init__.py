@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvsim.engines import explain
     from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
+    from kvsim.transfer_bench import bench_transfer
 
 __all__ = [
     "ReplayConfig",
@@ -24,6 +25,7 @@ __all__ = [
     "SweepConfig",
     "SweepResult",
     "__version__",
+    "bench_transfer",
     "explain",
     "load_trace",
     "replay",
@@ -37,6 +39,7 @@ _HOME: Final = {
     "ReplayResult": ("kvsim.api", "ReplayResult"),
     "SweepConfig": ("kvsim.sweeping.run", "SweepConfig"),
     "SweepResult": ("kvsim.sweeping.run", "SweepResult"),
+    "bench_transfer": ("kvsim.transfer_bench", "bench_transfer"),
     "explain": ("kvsim.engines", "explain"),
     "load_trace": ("kvsim.trace.loading", "load"),
     "replay": ("kvsim.api", "replay"),

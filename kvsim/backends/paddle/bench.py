@@ -22,6 +22,7 @@ from kvsim.backends.paddle.cudart import Cuda
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory
 from kvsim.backends.paddle.orders import TransferOrder
+from kvsim.backends.paddle.pool import check_memory
 from kvsim.backends.paddle.runtime import device_index
 from kvsim.backends.paddle.shape import KVShape
 from kvsim.core.ops import Gate, Place
@@ -159,6 +160,7 @@ class SwapRig:
     ) -> None:
         self.shape, self.num_blocks, self.layout = shape, num_blocks, layout
         num_bytes = shape.pool_bytes(num_blocks)
+        check_memory(num_bytes * (2 if device == "cpu" else 1), ask_for="smaller transfers (mib)")
         self._host = HostArena(num_bytes)
         self._gpu: CudaArena | HostArena
         self._cuda: Cuda | None = None
@@ -169,8 +171,9 @@ class SwapRig:
             self._host.pin(self._cuda)
             self._gpu = CudaArena(self._cuda, num_bytes)
         # On the CPU each direction has a thread of its own when both are measured at once.
-        num_memories = 2 if self._cuda is None else 1
-        self._memories = [self._memory() for _ in range(num_memories)]
+        self._memories = [self._memory()] * 2
+        if self._cuda is None:
+            self._memories[1] = self._memory()
         self._copiers: list[Copier] = [HostCopier(), HostCopier()]
         if self._cuda is not None:
             self._copiers = [CudaCopier(self._cuda)] * 2
@@ -217,7 +220,7 @@ class SwapRig:
         return self._time(
             [
                 _steps(memory, order, unit)
-                for memory, order in zip(self._each(self._memories), wanted, strict=False)
+                for memory, order in zip(self._memories, wanted, strict=False)
             ]
         )
 
@@ -248,9 +251,6 @@ class SwapRig:
             copier=copier,
             layout=self.layout,
         )
-
-    def _each(self, things: list[RankMemory]) -> list[RankMemory]:
-        return things if len(things) > 1 else things * 2
 
     def _time(self, works: Sequence[Iterable[Callable[[], Copy]]]) -> int:
         """Do the works at once, each in its order; return the time until the last is done."""

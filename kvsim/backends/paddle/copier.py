@@ -182,7 +182,11 @@ class HostCopier:
         num_words = words_in.shape[1]
         if num_words * WORD_BYTES >= _LONG_BYTES:
             for first, other_first, length in merged_runs(rows, other_rows, len(rows)):
-                words_out[other_first : other_first + length] = words_in[first : first + length]
+                if length == 1:  # a row is found faster than a slice
+                    words_out[other_first] = words_in[first]
+                else:
+                    end, other_end = first + length, other_first + length
+                    words_out[other_first:other_end] = words_in[first:end]
             return
         num_fitting = len(self._scratch) // num_words
         for start in range(0, len(rows), num_fitting):

@@ -117,7 +117,7 @@ class PinnedPool:
         self.region = self._arena.region
 
 
-def check_memory(num_bytes: int) -> None:
+def check_memory(num_bytes: int, *, ask_for: str = "fewer blocks (gpu_blocks, cpu_blocks)") -> None:
     """Raise `ConfigError` if the host has not got this much to give: better now than killed later.
 
     Does nothing where the system does not tell.
@@ -126,7 +126,7 @@ def check_memory(num_bytes: int) -> None:
     if free_bytes is not None and num_bytes > free_bytes * _USABLE_PERCENT // 100:
         raise ConfigError(
             f"the pools of all ranks take {num_bytes / 2**30:.1f} GiB of host memory and"
-            f" {free_bytes / 2**30:.1f} GiB are free: ask for fewer blocks (gpu_blocks, cpu_blocks)"
+            f" {free_bytes / 2**30:.1f} GiB are free: ask for {ask_for}"
         )
 
 
