@@ -343,7 +343,7 @@ def fit_link(measured: Sequence[CopyTimes]) -> LinkFit:
         raise ConfigError("a link is fitted to transfers of at least two sizes")
     columns = np.stack([1 / times_ns, num_bytes / times_ns], axis=1)
     (latency_ns, byte_ns), *_ = np.linalg.lstsq(columns, np.ones(len(times_ns)), rcond=None)
-    if latency_ns < 0:  # a straight line through the origin is nearer than any that is possible
+    if latency_ns < 0 or byte_ns <= 0:  # of the lines that are possible, one through the origin
         latency_ns = 0.0
         byte_ns = 1 / float(np.mean(num_bytes / times_ns))
     fitted_ns = latency_ns + byte_ns * num_bytes

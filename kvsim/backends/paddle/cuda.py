@@ -27,7 +27,8 @@ DOWN: Final = "down"
 class CudaCopy:
     """A copy on a stream: it is done when its event has happened.
 
-    `kept` are the descriptors of the copy, which must stay until then.
+    `kept` are the descriptors of the copy, which must stay until then; so the copier knows every
+    copy until it is done, also if nobody else does.
     """
 
     def __init__(self, copier: CudaCopier, event: object, kept: Sequence[object]) -> None:
@@ -56,7 +57,7 @@ class CudaCopy:
             self._let_go()
 
     def _let_go(self) -> None:
-        self._copier.take_back(self._event)
+        self._copier.take_back(self, self._event)
         self._event, self._kept = None, ()
 
 
@@ -78,6 +79,7 @@ class CudaCopier:
         self._streams: dict[str, Any] = {}
         self._idle_events: list[Any] = []
         self._events: list[Any] = []  # idle or not
+        self._under_way: set[CudaCopy] = set()
         self._has_batches = False
 
     def start(
@@ -107,7 +109,9 @@ class CudaCopier:
             # What is on its way must not arrive when the rows are another's.
             self.drain()
             raise
-        return CudaCopy(self, event, kept)
+        copy = CudaCopy(self, event, kept)
+        self._under_way.add(copy)
+        return copy
 
     def copy(
         self,
@@ -140,8 +144,9 @@ class CudaCopier:
         if copy.event is not None:
             self.cuda.let_wait(stream, copy.event)
 
-    def take_back(self, event: object) -> None:
-        """Keep an event that has happened, for the next copy."""
+    def take_back(self, copy: CudaCopy, event: object) -> None:
+        """Forget a copy that is done, and keep its event for the next."""
+        self._under_way.discard(copy)
         self._idle_events.append(event)
 
     def drain(self) -> None:
@@ -149,6 +154,7 @@ class CudaCopier:
         for stream in self._streams.values():
             # An error here is that of a copy, whose own event tells it.
             self.cuda.runtime.cudaStreamSynchronize(stream)
+        self._under_way.clear()
 
     def close(self) -> None:
         """Drain, and give the streams and events back."""

@@ -201,6 +201,15 @@ def test_a_computation_that_a_copy_leads_waits_for_its_layer_and_for_no_more() -
     assert found == [1, 2, 3]
 
 
+def test_a_copy_that_nobody_asks_about_keeps_its_descriptors_until_it_is_done() -> None:
+    """The stand-in finds out if they are gone when it comes to the copy."""
+    desk = Desk()
+    desk.fill()
+    desk.start(desk.host.region, rows_of([0, 2]), desk.gpu.region, rows_of([0, 2]), 2)
+    desk.copier.drain()
+    assert desk.words(desk.gpu.region)[:3, 0].tolist() == [1, 0, 3]
+
+
 def test_a_copy_that_is_known_to_be_done_leads_without_an_event() -> None:
     desk = Desk()
     compute = desk.copier.cuda.new_stream()
