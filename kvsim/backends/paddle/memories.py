@@ -83,13 +83,9 @@ def plan_memory(setup: BackendSetup) -> MemoryPlan:
     UnknownNameError
         If the shape or the layout is unknown.
     """
-    try:
-        layout = Layout(setup.layout)
-    except ValueError as error:
-        raise UnknownNameError("layout", setup.layout, [str(each) for each in Layout]) from error
     plan = MemoryPlan(
-        shape=_shape(setup),
-        layout=layout,
+        shape=shape_of_setup(setup),
+        layout=find_layout(setup.layout),
         num_ranks=setup.num_ranks,
         tier_blocks=setup.tier_blocks,
         device=setup.device,
@@ -101,28 +97,62 @@ def plan_memory(setup: BackendSetup) -> MemoryPlan:
 def make_memory(plan: MemoryPlan, rank: int, copier: Copier) -> RankMemory:
     """Make the pools of one rank.
 
-    Where the nearest tier is a GPU's, the others are pinned, so that copies need no detour.
-
     Raises
     ------
     ConfigError
         If Paddle or the device is not there.
     """
     shape = plan.shape.of_rank(rank, plan.num_ranks)
-    pools: dict[Place, Memory] = {}
-    for place, num_blocks in plan.sizes.items():
-        if plan.device == CPU or place == GPU:
-            pools[place] = KVPool(
-                shape, num_blocks, device=plan.device_of(place), layout=plan.layout
-            )
-        else:
-            pools[place] = PinnedPool(shape, num_blocks, device=plan.device)
+    pools = {
+        place: make_pool(shape, num_blocks, place.tier, device=plan.device, layout=plan.layout)
+        for place, num_blocks in plan.sizes.items()
+    }
     return RankMemory(
         rank=rank, shape=shape, gpu=GPU, pools=pools, copier=copier, layout=plan.layout
     )
 
 
-def _shape(setup: BackendSetup) -> KVShape:
+def make_pool(shape: KVShape, num_blocks: int, tier: int, *, device: str, layout: Layout) -> Memory:
+    """Make the pool of one tier on one rank, where `device` is that of the nearest tier.
+
+    If that is a GPU, the others are pinned, so that copies need no detour.
+
+    Raises
+    ------
+    ConfigError
+        If Paddle or the device is not there, or the host refuses to pin so much.
+    """
+    if tier == GPU.tier:
+        return KVPool(shape, num_blocks, device=device, layout=layout)
+    if device == CPU:
+        return KVPool(shape, num_blocks, layout=layout)
+    return PinnedPool(shape, num_blocks, device=device)
+
+
+def find_layout(name: str) -> Layout:
+    """Return the layout with this name.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is none; the message lists the names.
+    """
+    try:
+        return Layout(name)
+    except ValueError as error:
+        raise UnknownNameError("layout", name, [each.value for each in Layout]) from error
+
+
+def shape_of_setup(setup: BackendSetup) -> KVShape:
+    """Return the shape of a block, all heads, with the type and the extra layers of a run.
+
+    Raises
+    ------
+    ConfigError
+        If there is no type for the KV, the sizes do not fit, or a model is missing.
+    UnknownNameError
+        If the shape is unknown.
+    """
     dtype = DTYPES.get(setup.kv_dtype)
     if dtype is None:
         raise ConfigError(

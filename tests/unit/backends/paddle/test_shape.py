@@ -16,6 +16,7 @@ from kvsim.backends.paddle.shape import (
     heads_of_rank,
     shape_of_model,
 )
+from kvsim.core.sharding import KVLayout
 from kvsim.cost import KvKind
 from kvsim.errors import ConfigError, UnknownNameError
 from kvsim.presets import MODELS
@@ -81,6 +82,16 @@ def test_every_head_is_somewhere_and_every_rank_has_as_many(num_heads: int, num_
     shares = [heads_of_rank(num_heads, rank, num_ranks) for rank in range(num_ranks)]
     assert {head for share in shares for head in share} == set(range(num_heads))
     assert {len(share) for share in shares} == {-(-num_heads // num_ranks)}
+
+
+@pytest.mark.parametrize(("num_heads", "num_ranks"), [(8, 1), (8, 4), (8, 8), (2, 8), (1, 3)])
+def test_ranks_have_the_heads_that_sends_between_instances_take_from_them(
+    num_heads: int, num_ranks: int
+) -> None:
+    split = KVLayout(num_ranks=num_ranks, num_kv_heads=num_heads, num_layers=1)
+    for rank in range(num_ranks):
+        heads = heads_of_rank(num_heads, rank, num_ranks)
+        assert (heads[0], len(heads)) == (split.first_head(rank), split.heads_per_rank)
 
 
 def test_a_share_of_a_share_counts_its_heads_among_all() -> None:
