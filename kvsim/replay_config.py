@@ -89,7 +89,8 @@ class ReplayConfig:
         On the wall clock: by how much arrivals and steps are faster than in the trace, or "auto"
         (the default): so much that neither takes more than ten seconds.
     forward
-        On the wall clock: whether a step takes its "cost" (the default), or "none" at all.
+        On the wall clock: whether a step takes its "cost" (the default), "none" at all, or what
+        a real "attention" step over the block tables takes.
 
     Raises
     ------

@@ -31,6 +31,8 @@ class ForwardTime(StrEnum):
     """What the cost model says, divided by the time scale."""
     NONE = "none"
     """Nothing: the run is as fast as the engine and the copies allow."""
+    ATTENTION = "attention"
+    """What it takes to attend, in every layer, to all that the requests' block tables hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -70,7 +70,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
             time_scale,
             "how much faster than the trace, or auto; default: auto",
         ),
-        "forward": (str, "what a step takes: its cost, or none; default: cost"),
+        "forward": (str, "what a step takes: its cost, none, or a real attention; default: cost"),
     },
     "faults": {
         "fail_rate": (float, "share of operations that fail, on each rank; default: 0"),

@@ -72,6 +72,7 @@ def open_backend(
             block_size=setup.block_size,
             slots_per_block=plan.shape.block_size,
             step_ends=_step_ends(setup),
+            has_attention=plan.has_attention,
         ),
         places=frozenset(plan.sizes),
         faults=plan_faults(setup.faults, seed=setup.seed, num_ranks=setup.num_ranks),
@@ -86,6 +87,6 @@ def open_backend(
 
 
 def _step_ends(setup: BackendSetup) -> Callable[[Forward], tuple[int, ...]]:
-    if setup.forward is ForwardTime.NONE:
+    if setup.forward is not ForwardTime.COST:
         return lambda forward: (0,) * forward.num_steps
     return partial(step_ends, cost=setup.cost, time_scale=setup.time_scale)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from kvsim.backends.paddle.attention import Attention
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory
 from kvsim.backends.paddle.pool import KVPool, PinnedPool, check_memory
 from kvsim.backends.paddle.shape import DTYPES, OF_MODEL, find_shape, shape_of_model
+from kvsim.backends.setup import ForwardTime
 from kvsim.core.ops import Place
 from kvsim.errors import ConfigError, UnknownNameError
 
@@ -36,6 +38,8 @@ class MemoryPlan:
         Blocks of each tier, nearest first; a tier of 0 blocks has no memory.
     device
         Of the nearest tier; the others are memory of the host.
+    has_attention
+        Whether Forwards attend to what they read.
     """
 
     shape: KVShape
@@ -43,6 +47,7 @@ class MemoryPlan:
     num_ranks: int
     tier_blocks: tuple[int, ...]
     device: str = CPU
+    has_attention: bool = False
 
     @property
     def rank_block_bytes(self) -> int:
@@ -89,6 +94,7 @@ def plan_memory(setup: BackendSetup) -> MemoryPlan:
         num_ranks=setup.num_ranks,
         tier_blocks=setup.tier_blocks,
         device=setup.device,
+        has_attention=setup.forward is ForwardTime.ATTENTION,
     )
     check_memory(plan.host_bytes())
     return plan
@@ -103,27 +109,34 @@ def make_memory(plan: MemoryPlan, rank: int, copier: Copier) -> RankMemory:
         If Paddle or the device is not there.
     """
     shape = plan.shape.of_rank(rank, plan.num_ranks)
-    pools = {
-        place: make_pool(shape, num_blocks, place.tier, device=plan.device, layout=plan.layout)
-        for place, num_blocks in plan.sizes.items()
-    }
+    nearest = KVPool(shape, plan.sizes[GPU], device=plan.device, layout=plan.layout)
+    pools: dict[Place, Memory] = {GPU: nearest}
+    for place, num_blocks in plan.sizes.items():
+        if place != GPU:
+            pools[place] = make_lower_pool(
+                shape, num_blocks, device=plan.device, layout=plan.layout
+            )
     return RankMemory(
-        rank=rank, shape=shape, gpu=GPU, pools=pools, copier=copier, layout=plan.layout
+        rank=rank,
+        shape=shape,
+        gpu=GPU,
+        pools=pools,
+        copier=copier,
+        layout=plan.layout,
+        attention=Attention(nearest) if plan.has_attention else None,
     )
 
 
-def make_pool(shape: KVShape, num_blocks: int, tier: int, *, device: str, layout: Layout) -> Memory:
-    """Make the pool of one tier on one rank, where `device` is that of the nearest tier.
+def make_lower_pool(shape: KVShape, num_blocks: int, *, device: str, layout: Layout) -> Memory:
+    """Make the pool of a lower tier of one rank, in memory of the host.
 
-    If that is a GPU, the others are pinned, so that copies need no detour.
+    If the nearest tier is on a GPU, `device`, it is pinned, so that copies need no detour.
 
     Raises
     ------
     ConfigError
-        If Paddle or the device is not there, or the host refuses to pin so much.
+        If Paddle is not there, or the host refuses to pin so much.
     """
-    if tier == GPU.tier:
-        return KVPool(shape, num_blocks, device=device, layout=layout)
     if device == CPU:
         return KVPool(shape, num_blocks, layout=layout)
     return PinnedPool(shape, num_blocks, device=device)

@@ -15,6 +15,7 @@ from kvsim.backends.paddle.shape import WORD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from kvsim.backends.paddle.attention import Attention
     from kvsim.backends.paddle.copier import Copier, Copy, Rows, Words
     from kvsim.backends.paddle.layout import Piece
     from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots, TransferOrder
@@ -76,6 +77,8 @@ class RankMemory:
         Moves the bytes. Not shared with another rank; closed with the memory.
     layout
         The order of the memory, in all tiers.
+    attention
+        Attends to what Forwards name; None: orders name nothing.
     """
 
     def __init__(
@@ -87,7 +90,9 @@ class RankMemory:
         pools: Mapping[Place, Memory],
         copier: Copier,
         layout: Layout = Layout.BLOCK_MAJOR,
+        attention: Attention | None = None,
     ) -> None:
+        self._attention = attention
         self._rank = rank
         self._shape = shape
         self._owners = pools  # they keep the memory alive
@@ -176,6 +181,14 @@ class RankMemory:
             self._check_slots(order, tally, layer)
         if len(order.peeks.block_ids) and layer == order.op_id % self._shape.num_layers:
             self._check_peeks(order, tally, layer)
+        if order.attends is not None and self._attention is not None:
+            num_wrong = self._attention.count_wrong(order.attends, layer)
+            if num_wrong and not tally.num_wrong_bytes:
+                tally.first_wrong = (
+                    f"op {order.op_id} attended to wrong bytes on rank {self._rank}, in layer"
+                    f" {layer}: {num_wrong} bytes of the result differ"
+                )
+            tally.num_wrong_bytes += num_wrong
 
     def write_slots(self, slots: Slots, layer: int) -> None:
         """Write single tokens."""

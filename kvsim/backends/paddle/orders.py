@@ -44,6 +44,19 @@ class Slots(NamedTuple):
     steps: Rows
 
 
+class Attends(NamedTuple):
+    """The tables that requests attend to, one after another.
+
+    Table r is `block_ids[starts[r]:starts[r + 1]]`; of a block the first `filled[i]` slots hold a
+    token, at least one.
+    """
+
+    block_ids: Rows
+    seeds: Words
+    filled: Rows
+    starts: Rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardOrder:
     """Compute: write, layer by layer, what belongs into the blocks, and check what is read.
@@ -53,6 +66,7 @@ class ForwardOrder:
     Of the `peeks`, the blocks that requests attend to while they decode, the first slot of one
     layer is read: all of them in each step would take longer than all the rest, and whoever
     overwrites a block overwrites that slot too, now or in the next layers.
+    `attends` is for a real attention step; None: there is none.
     `faults[rank]` is what goes wrong on a rank; empty: nothing does.
     """
 
@@ -67,6 +81,7 @@ class ForwardOrder:
     slot_reads: Slots
     peeks: Blocks
     num_checked_blocks: int
+    attends: Attends | None = None
     faults: tuple[Fault | None, ...] = ()
 
     def fault_of(self, rank: int) -> Fault | None:

@@ -69,6 +69,10 @@ class KVPool:
             paddle.device.synchronize(place)
         self.region = Region(self._arena.data_ptr(), num_bytes, kind)
 
+    def words(self) -> Any:  # noqa: ANN401  (Paddle has no types)
+        """Return the whole arena as words of 64 bits, without a copy."""
+        return self._arena.view("int64")
+
     def tensors(self) -> list[Any]:
         """Return the sections of the pool as Paddle sees them, without a copy.
 

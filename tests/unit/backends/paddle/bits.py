@@ -11,7 +11,7 @@ import numpy as np
 from kvsim.backends.paddle.copier import HostCopier
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory
-from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots, TransferOrder
+from kvsim.backends.paddle.orders import Attends, Blocks, ForwardOrder, Slots, TransferOrder
 from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.shape import KVShape
 from kvsim.core.ops import Gate, Place
@@ -101,6 +101,7 @@ def forward_order(
     reads: Blocks | None = None,
     slot_reads: Slots | None = None,
     peeks: Blocks | None = None,
+    attends: Attends | None = None,
     after: tuple[int, ...] = (),
     gate: Gate = Gate.LAYER,
     deadline_at: int | None = None,
@@ -119,6 +120,7 @@ def forward_order(
         slot_reads=slots() if slot_reads is None else slot_reads,
         peeks=blocks() if peeks is None else peeks,
         num_checked_blocks=0,
+        attends=attends,
         faults=faults,
     )
 

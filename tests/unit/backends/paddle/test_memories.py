@@ -10,7 +10,7 @@ import kvsim
 from kvsim.backends.paddle.copier import HostCopier
 from kvsim.backends.paddle.cudart import Cuda
 from kvsim.backends.paddle.layout import Layout
-from kvsim.backends.paddle.memories import make_memory, make_pool, plan_memory
+from kvsim.backends.paddle.memories import make_lower_pool, make_memory, plan_memory
 from kvsim.backends.paddle.pool import PinnedPool
 from kvsim.backends.paddle.runtime import device_index
 from kvsim.backends.setup import BackendSetup
@@ -80,7 +80,8 @@ def test_below_a_gpu_memory_is_pinned_for_that_gpu() -> None:
     pool = PinnedPool(SHAPE, 3, device="gpu:2", cuda=Cuda(2, bindings=fake.bindings))
     assert fake.pinned == {pool.region.ptr: 3 * SHAPE.block_bytes}
     assert fake.device == 2
-    assert make_pool(SHAPE, 3, 1, device="cpu", layout=Layout.BLOCK_MAJOR).region.num_bytes == 768
+    below = make_lower_pool(SHAPE, 3, device="cpu", layout=Layout.BLOCK_MAJOR)
+    assert below.region.num_bytes == 3 * 256
 
 
 VARIANTS: dict[str, dict[str, object]] = {

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from kvsim.backends.paddle.copier import CopyError, HostCopier, host_words
+from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.pool import KVPool, available_bytes, check_memory
 from kvsim.backends.paddle.region import MemoryKind
 from kvsim.backends.paddle.runtime import find_place, load_paddle
@@ -47,6 +49,18 @@ def test_the_typed_view_has_the_dimensions_of_the_shape_and_shares_the_memory() 
     np.from_dlpack(pool._arena).view(np.uint16)[row * 4 + 3] = 0x3F80  # noqa: SLF001
     assert float(tensor[3, 1, 1, 0, 2, 3]) == 1.0
     assert float(tensor.astype("float32").sum()) == 1.0
+
+
+def test_a_section_of_extra_layers_lies_where_the_layout_says() -> None:
+    """Paddle gives a slice that is then viewed as another type a wrong address."""
+    draft = replace(SHAPE, num_extra_layers=1, expand_ratio=1.5)
+    for layout in Layout:
+        pool = KVPool(draft, 4, layout=layout)
+        places = [tensor.data_ptr() - pool.region.ptr for tensor in pool.tensors()]
+        assert places == [section.offset_bytes for section in pool.layout.sections]
+        assert [tuple(tensor.shape) for tensor in pool.tensors()] == [
+            pool.layout.dimensions(section) for section in pool.layout.sections
+        ]
 
 
 @pytest.mark.parametrize("device", ["gpu", "gpu:x", "gpu:-1", "cuda:0", "", "CPU"])
