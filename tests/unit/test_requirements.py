@@ -17,6 +17,7 @@ FAILURES = (
 )
 IDS = [
     *(f"seed:B1.{number}" for number in range(1, 34)),
+    "seed:B2.11",
     *(f"acceptance:P{number}" for number in range(1, 14)),
     *(f"failure:{name}" for name in FAILURES.split()),
     *(f"invariant:{number}" for number in range(1, 21)),

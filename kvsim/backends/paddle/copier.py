@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Rows: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.int64]
 
-_LONG_BYTES: Final = 16 << 10
+_LONG_BYTES: Final = 8 << 10
 """From here on a row is worth a call of its own; the cost of one is that of about 4 KiB."""
 
 _SCRATCH_BYTES: Final = 256 << 10  # stays in the second-level cache of a core

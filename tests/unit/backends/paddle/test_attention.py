@@ -11,7 +11,7 @@ import pytest
 import kvsim
 from kvsim.backends.paddle.attention import Attention
 from kvsim.backends.paddle.content import ContentSeeds, layer_patterns
-from kvsim.backends.paddle.copier import HostCopier
+from kvsim.backends.paddle.copier import HostCopier, host_words
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory, Tally
 from kvsim.backends.paddle.orders import Attends
@@ -24,7 +24,6 @@ from tests.unit.backends.paddle.bits import GPU, SHAPE, blocks, forward_order, s
 from tests.unit.backends.paddle.stage import forward
 
 if TYPE_CHECKING:
-    from kvsim.backends.paddle.copier import Words
     from kvsim.backends.paddle.shape import KVShape
 
 pytest.importorskip("paddle", reason="the tensor backend needs PaddlePaddle")
@@ -121,7 +120,7 @@ def test_two_blocks_that_changed_places_or_a_layer_are_seen(layout: Layout) -> N
 
 def test_a_slot_that_holds_no_token_is_not_attended_to() -> None:
     attention, _, pool = made(SHAPE, Layout.BLOCK_MAJOR)
-    words: Words = np.from_dlpack(pool.words()).reshape(6, 2, 4, 4)
+    words = host_words(pool.region, 8).reshape(6, 2, 4, 4)
     words[3, 0, :, 1:] ^= 0x7F7F  # block 3 of the first table has one token
     assert attention.count_wrong(TABLES, 0) == 0
     words[3, 0, 1, 0] ^= 0x7F7F  # K of its head 1
