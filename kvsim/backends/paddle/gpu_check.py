@@ -17,7 +17,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import numpy as np
 
@@ -265,6 +265,13 @@ def _transfer(source: Place, target: Place, here: Any, there: Any) -> TransferOr
 # -- the command
 
 
+class _OneLineParser(argparse.ArgumentParser):
+    """Raises where argparse would print the usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message} (see --help)")
+
+
 def _describe(cuda: Cuda) -> dict[str, object]:
     (properties,) = cuda.call("cudaGetDeviceProperties", cuda.device_index)
     (driver,) = cuda.call("cudaDriverGetVersion")
@@ -307,14 +314,14 @@ def main(
     effort: Effort | None = None,
 ) -> int:
     """Run the command; return its exit code. `bindings` are those of a `Cuda`."""
-    parser = argparse.ArgumentParser(
+    parser = _OneLineParser(
         prog="python -m kvsim.backends.paddle.gpu_check",
         description="Check and measure the copies of this machine's GPU.",
     )
     parser.add_argument("--device", type=int, default=0, metavar="N", help="the GPU; default: 0")
     parser.add_argument("--out", default=".", metavar="DIR", help="folder for the files")
-    arguments = parser.parse_args(argv)
     try:
+        arguments = parser.parse_args(argv)
         cuda = Cuda(arguments.device, bindings=bindings)
         num_devices = cuda.count_devices()
         if not 0 <= arguments.device < num_devices:

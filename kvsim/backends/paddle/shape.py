@@ -103,8 +103,8 @@ class KVShape:
             raise ConfigError(f"extra_layers must be at least 0, not {self.num_extra_layers}")
         if not 1 <= self.expand_ratio <= _MOST_EXPANDED:
             raise ConfigError(
-                f"expand_ratio must be from 1 to {_MOST_EXPANDED}, not {self.expand_ratio!r}:"
-                " every block needs its extra layers"
+                f"expand_ratio must be from 1 (every block needs its extra layers) to"
+                f" {_MOST_EXPANDED}, not {self.expand_ratio!r}"
             )
         if not 0 <= self.first_kv_head <= self.num_all_heads - self.num_kv_heads:
             raise ConfigError(

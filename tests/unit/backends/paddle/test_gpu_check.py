@@ -113,6 +113,7 @@ def test_a_layer_of_the_computation_waits_for_its_layer_of_the_swap() -> None:
     [
         ([], FakeCuda(num_devices=0), "there is no GPU 0: CUDA sees 0"),
         (["--device", "4"], FakeCuda(), "there is no GPU 4: CUDA sees 4"),
+        (["--devise", "1"], FakeCuda(), "unrecognized arguments: --devise 1 (see --help)"),
         (["--out", "nowhere"], FakeCuda(), "--out nowhere: there is no such folder"),
     ],
 )

@@ -140,8 +140,8 @@ def test_values_of_a_head_that_are_no_whole_words_are_refused() -> None:
     [
         ({"kv_kind": KvKind.MLA}, "an MLA latent is one head, not 2"),
         ({"num_extra_layers": -1}, "extra_layers must be at least 0, not -1"),
-        ({"expand_ratio": 0.5}, "expand_ratio must be from 1 to 64, not 0.5"),
-        ({"expand_ratio": float("nan")}, "expand_ratio must be from 1 to 64, not nan"),
+        ({"expand_ratio": 0.5}, "expand_ratio must be from 1 .* to 64, not 0.5"),
+        ({"expand_ratio": float("nan")}, "expand_ratio must be from 1 .* to 64, not nan"),
         ({"first_kv_head": 1}, "heads 1 to 2 are not among 2"),
         ({"first_kv_head": -1, "total_kv_heads": 9}, "heads -1 to 0 are not among 9"),
     ],
