@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kvsim import policies
+from kvsim.analysis.occupancy import Occupancy
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.core.residency import INCOMING
@@ -58,6 +59,8 @@ class Driver:
         self.partial = partial
         self.policies: list[CheckedPolicy] = []
         self.mirror = EventMirror(len(config.tier_blocks))
+        self.occupancy = Occupancy([n for i, n in enumerate(config.tier_blocks) if n or not i])
+        self.num_counted_events = 0
         _, make, _ = policy_factory(POLICIES[policy])
 
         def checked(context: PolicyContext) -> EvictionPolicy:
