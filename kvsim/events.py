@@ -162,13 +162,11 @@ class BlocksQuarantined(NamedTuple):
     block_ids: tuple[BlockId, ...]
 
 
-class BlocksCleared(NamedTuple):
-    """No block can be found any more, in any tier: the cache was flushed as a whole.
+class CacheCleared(NamedTuple):
+    """Every block has left the index of every tier: a flush, or other weights (`version`)."""
 
-    Comes after the `BlocksRemoved` of what was readable.
-    """
-
-    at: int
+    reason: str
+    version: int
 
 
 Event: TypeAlias = (
@@ -186,5 +184,5 @@ Event: TypeAlias = (
     | BlocksKept
     | BlocksFreed
     | BlocksQuarantined
-    | BlocksCleared
+    | CacheCleared
 )
