@@ -47,48 +47,53 @@ class BlockUse(StrEnum):
 
 USES: Final = tuple(BlockUse)
 
+# Positions in USES: plain ints, since an enum member as a key calls Python.
+_FREE, _READY, _INCOMING, _LEAVING, _PRIVATE, _QUARANTINED, _DETACHED = range(len(USES))
+_UNREADABLE: Final = (_INCOMING, _PRIVATE, _QUARANTINED, _DETACHED)
+
 
 class TierOccupancy:
     """The blocks of one tier.
 
     Attributes
     ----------
-    counts
-        How many blocks are in each `BlockUse`; they add up to the capacity.
+    num_in
+        How many blocks are in each of `USES`, in that order; they add up to the capacity.
     block_of
         The block of every key that can be read in this tier.
     """
 
-    def __init__(self, capacity: int) -> None:
-        self.counts: dict[BlockUse, int] = dict.fromkeys(USES, 0)
-        self.counts[BlockUse.FREE] = capacity
-        self.block_of: dict[BlockKey, BlockId] = {}
-        self._use: dict[BlockId, BlockUse] = {}
+    __slots__ = ("_use", "block_of", "num_in")
 
-    def move(self, block_ids: Iterable[BlockId], new: BlockUse, *old: BlockUse) -> None:
-        """Put blocks to a new use.
+    def __init__(self, capacity: int) -> None:
+        self.num_in = [capacity, *[0] * (len(USES) - 1)]
+        self.block_of: dict[BlockKey, BlockId] = {}
+        self._use: dict[BlockId, int] = {}
+
+    @property
+    def counts(self) -> dict[BlockUse, int]:
+        """How many blocks are in each use."""
+        return dict(zip(USES, self.num_in, strict=True))
+
+    def move(self, block_ids: Iterable[BlockId], new: int, *old: int) -> None:
+        """Put blocks to a new use; uses are positions in `USES`.
 
         Raises
         ------
         InvariantError
             If one was not in one of the uses `old`.
         """
-        uses, counts = self._use, self.counts
+        uses, num_in = self._use, self.num_in
         for block_id in block_ids:
-            use = uses.get(block_id, BlockUse.FREE)
+            use = uses.get(block_id, _FREE)
             if use not in old:
-                raise InvariantError(f"block {block_id} is {use}, not {' or '.join(old)}: {new}")
-            counts[use] -= 1
-            counts[new] += 1
-            if new is BlockUse.FREE:
-                del uses[block_id]
-            else:
-                uses[block_id] = new
-
-    def state_of(self, key: BlockKey) -> BlockUse | None:
-        """Return READY or LEAVING for a key that can be read here; None for any other."""
-        block_id = self.block_of.get(key)
-        return None if block_id is None else self._use[block_id]
+                wanted = " or ".join(USES[each] for each in old)
+                raise InvariantError(
+                    f"block {block_id} is {USES[use]}, not {wanted}, and is said to be {USES[new]}"
+                )
+            num_in[use] -= 1
+            num_in[new] += 1
+            uses[block_id] = new
 
 
 class Occupancy:
@@ -122,40 +127,31 @@ class Occupancy:
                 self._give_private(event.request_id)
             case FillIssued():
                 self._disown(0, event.block_ids)
-                self.tiers[0].move(event.block_ids, BlockUse.INCOMING, BlockUse.PRIVATE)
+                self.tiers[0].move(event.block_ids, _INCOMING, _PRIVATE)
             case TransferIssued():
                 self._issue(event)
             case BlocksStored():
                 tier = self.tiers[event.tier]
                 self._disown(event.tier, event.block_ids)
-                tier.move(event.block_ids, BlockUse.READY, BlockUse.INCOMING, BlockUse.PRIVATE)
+                tier.move(event.block_ids, _READY, _INCOMING, _PRIVATE)
                 tier.block_of.update(zip(event.keys, event.block_ids, strict=True))
             case BlocksRemoved():
                 self._remove(event)
             case BlocksKept():
                 tier = self.tiers[event.tier]
                 blocks = [tier.block_of[key] for key in event.keys]
-                tier.move(blocks, BlockUse.READY, BlockUse.LEAVING)
+                tier.move(blocks, _READY, _LEAVING)
             case BlocksFreed():
                 self._disown(event.tier, event.block_ids)
-                self.tiers[event.tier].move(
-                    event.block_ids,
-                    BlockUse.FREE,
-                    BlockUse.INCOMING,
-                    BlockUse.PRIVATE,
-                    BlockUse.QUARANTINED,
-                    BlockUse.DETACHED,
-                )
+                self.tiers[event.tier].move(event.block_ids, _FREE, *_UNREADABLE)
             case BlocksQuarantined():
                 self._disown(event.tier, event.block_ids)
-                self.tiers[event.tier].move(
-                    event.block_ids, BlockUse.QUARANTINED, BlockUse.INCOMING, BlockUse.PRIVATE
-                )
+                self.tiers[event.tier].move(event.block_ids, _QUARANTINED, _INCOMING, _PRIVATE)
             case _:
                 pass
 
     def _take_private(self, request_id: RequestId, block_ids: Sequence[BlockId]) -> None:
-        self.tiers[0].move(block_ids, BlockUse.PRIVATE, BlockUse.FREE)
+        self.tiers[0].move(block_ids, _PRIVATE, _FREE)
         self._private.setdefault(request_id, set()).update(block_ids)
         self._owner.update(dict.fromkeys(block_ids, request_id))
 
@@ -171,16 +167,16 @@ class Occupancy:
         block_ids = self._private.pop(request_id, set())
         for block_id in block_ids:
             del self._owner[block_id]
-        self.tiers[0].move(block_ids, BlockUse.FREE, BlockUse.PRIVATE)
+        self.tiers[0].move(block_ids, _FREE, _PRIVATE)
 
     def _issue(self, event: TransferIssued) -> None:
-        self.tiers[event.target].move(event.target_ids, BlockUse.INCOMING, BlockUse.FREE)
+        self.tiers[event.target].move(event.target_ids, _INCOMING, _FREE)
         if event.releases_source:
-            self.tiers[event.source].move(event.source_ids, BlockUse.LEAVING, BlockUse.READY)
+            self.tiers[event.source].move(event.source_ids, _LEAVING, _READY)
 
     def _remove(self, event: BlocksRemoved) -> None:
         tier = self.tiers[event.tier]
         block_ids = list(map(tier.block_of.pop, event.keys))
         is_held = event.cause is RemoveCause.DETACHED
-        new = BlockUse.DETACHED if is_held else BlockUse.FREE
-        tier.move(block_ids, new, BlockUse.READY, BlockUse.LEAVING)
+        new = _DETACHED if is_held else _FREE
+        tier.move(block_ids, new, _READY, _LEAVING)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kvsim.analysis.metrics import tier_name
-from kvsim.analysis.occupancy import USES, Occupancy
+from kvsim.analysis.occupancy import Occupancy
 from kvsim.core.ops import Completion, Forward, Transfer
 from kvsim.events import AttemptEnded, RequestAdmitted
 
@@ -253,10 +253,9 @@ def tier_events(log: RunLog, *, instance: int = 0) -> Iterator[TraceEvent]:
 
     def changed(at: int) -> Iterator[TraceEvent]:
         for tier, seen in enumerate(occupancy.tiers):
-            counts = [seen.counts[use] for use in USES]
-            if counts != last[tier]:
-                last[tier] = counts
-                args = {str(use): count for use, count in zip(USES, counts, strict=True)}
+            if seen.num_in != last[tier]:
+                last[tier] = list(seen.num_in)
+                args = {str(use): count for use, count in seen.counts.items()}
                 yield TraceEvent("C", f"{tier_name(tier)} blocks", at, row, args=args)
 
     before = 0

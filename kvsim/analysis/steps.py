@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvsim.analysis.frames import frame_of
 from kvsim.analysis.metrics import tier_name
-from kvsim.analysis.occupancy import USES, BlockUse, Occupancy
+from kvsim.analysis.occupancy import USES, Occupancy
 from kvsim.analysis.timeline import timed_events
 from kvsim.core.ops import Completion, Forward
 from kvsim.events import AttemptEnded, EndReason, RequestAdmitted, RequestEnded
@@ -186,7 +186,7 @@ def _step_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
                 crowd.num_admitted,
                 crowd.num_preempted,
                 *crowd.num_hits,
-                *(tier.counts[use] for tier in occupancy.tiers for use in USES),
+                *(count for tier in occupancy.tiers for count in tier.num_in),
                 log.clock,
             )
             crowd.forget()
@@ -196,14 +196,13 @@ def _step_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
 def _residency_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
     occupancy = Occupancy(log.tier_blocks)
     num_tiers = len(log.tier_blocks)
-    last: list[dict[BlockUse, int] | None] = [None] * num_tiers
+    last: list[list[int]] = [[]] * num_tiers
 
     def rows(at: int) -> Iterator[tuple[object, ...]]:
         for tier, seen in enumerate(occupancy.tiers):
-            if last[tier] != seen.counts:
-                last[tier] = dict(seen.counts)
-                counts = (seen.counts[use] for use in USES)
-                yield at, tier_name(tier), log.tier_blocks[tier], *counts, log.clock
+            if last[tier] != seen.num_in:
+                last[tier] = list(seen.num_in)
+                yield at, tier_name(tier), log.tier_blocks[tier], *seen.num_in, log.clock
 
     before = 0
     for at, event in log.timed_events():

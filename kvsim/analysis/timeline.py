@@ -55,7 +55,7 @@ class TimelineBackend:
 
     def now(self) -> int:
         """End the turn before, and begin one at the time of the backend (ns)."""
-        self._end_turn()
+        self.end_turn()
         now = self._inner.now()
         first = len(self._events)
         self._open = TurnRecord(now, (), (), first, first, first)
@@ -76,10 +76,11 @@ class TimelineBackend:
 
     def close(self) -> None:
         """End the last turn and close the backend. Idempotent."""
-        self._end_turn()
+        self.end_turn()
         self._inner.close()
 
-    def _end_turn(self) -> None:
+    def end_turn(self) -> None:
+        """Keep the turn under way, if one has begun."""
         if self._open is not None:
             turn = self._open._replace(commands=tuple(self._commands), num_events=len(self._events))
             self._turns.append(turn)
