@@ -99,7 +99,7 @@ def check_file(path: str | PathLike[str]) -> Path:
         If it is a folder, or its folder cannot be written to.
     """
     file = Path(path)
-    if not file.name or "\0" in str(path):
+    if "\0" in str(path):
         raise UserError(f"{str(path)!a}: not the name of a file")
     if file.is_dir():
         raise UserError(f"{file}: cannot save there: it is a folder; name a file")

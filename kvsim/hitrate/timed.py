@@ -34,7 +34,7 @@ HITS: Final = {
     "hit_gpu": "found on the GPU",
     **{f"hit_{name}": f"found in the {name} tier, and copied up" for name in TIER_NAMES[1:]},
     "in_flight": "joined: another request was computing it, or it was on its way up",
-    "reload_failed": "found below, but the copy up failed, so it was computed",
+    "reload_failed": "found, but not there yet when a copy or a step failed, so it was computed",
 }
 MISSES: Final = {
     "duplicate": "missed, and computed by another request at the same time",

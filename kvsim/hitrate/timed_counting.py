@@ -11,13 +11,10 @@ from kvsim.analysis.occupancy import Occupancy
 from kvsim.events import (
     AttemptEnded,
     BlocksDuplicated,
-    BlocksStored,
     EndReason,
     FillIssued,
-    OpAnswered,
     RequestAdmitted,
     RequestEnded,
-    TransferIssued,
 )
 from kvsim.hitrate.bounds import opt_runs
 from kvsim.hitrate.paths import find_pieces
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.events import Event
-    from kvsim.types import BlockKey, OpId, Request, RequestId
+    from kvsim.types import BlockKey, Request, RequestId
 
 
 class Found(NamedTuple):
@@ -64,8 +61,8 @@ class HitReader:
     def __init__(self, tier_blocks: Sequence[int]) -> None:
         self.found = Found([], {}, {}, Counter())
         self._occupancy = Occupancy(tier_blocks)
-        self._coming: dict[OpId, tuple[BlockKey, ...]] = {}
-        self._lost: set[BlockKey] = set()  # their last copy up did not arrive
+        # Hits of first attempts that failed before these had arrived.
+        self._missing: dict[RequestId, set[BlockKey]] = {}
         self._computed: dict[RequestId, set[BlockKey]] = {}
         self._ended_by: dict[RequestId, str] = {}
 
@@ -76,20 +73,12 @@ class HitReader:
                 self._admit(event)
             case FillIssued() | BlocksDuplicated():
                 self._compute(event)
-            case TransferIssued() if event.target < event.source:
-                self._coming[event.op_id] = event.keys
-            case OpAnswered():
-                keys = self._coming.pop(event.op_id, ())
-                if event.outcome != "done":
-                    self._lost.update(keys)
-            case BlocksStored():
-                if event.tier == 0:
-                    self._lost.difference_update(event.keys)
             case AttemptEnded():
                 self._end_attempt(event)
             case RequestEnded():
                 self._computed.pop(event.request_id, None)
                 self._ended_by.pop(event.request_id, None)
+                self._missing.pop(event.request_id, None)
             case _:
                 pass
         self._occupancy.emit(event)
@@ -112,6 +101,8 @@ class HitReader:
         if event.attempt:
             again = computed.intersection(event.keys)
             self.found.num_again[self._ended_by[event.request_id]] += len(again)
+            missing = self._missing.get(event.request_id, set()).intersection(event.keys)
+            self.found.hits[event.request_id].update(dict.fromkeys(missing, "reload_failed"))
         elif isinstance(event, BlocksDuplicated):
             self.found.duplicates.setdefault(event.request_id, set()).update(event.keys)
         computed.update(event.keys)
@@ -120,10 +111,9 @@ class HitReader:
         self._ended_by[event.request_id] = str(event.reason)
         if event.reason is not EndReason.RESTARTED or event.attempt:
             return
+        gpu = self._occupancy.tiers[0].block_of
         hits = self.found.hits[event.request_id]
-        for key in self._lost.intersection(hits):
-            if hits[key] != "hit_gpu":
-                hits[key] = "reload_failed"
+        self._missing[event.request_id] = {key for key in hits if key not in gpu}
 
 
 def best_runs(

@@ -6,7 +6,6 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kvsim import policies
-from kvsim.analysis.occupancy import Occupancy
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.core.residency import INCOMING
@@ -24,6 +23,7 @@ from tests.property.promises import (
     keys_in,
     missing_blocks,
 )
+from tests.property.recount import Recount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,8 +59,7 @@ class Driver:
         self.partial = partial
         self.policies: list[CheckedPolicy] = []
         self.mirror = EventMirror(len(config.tier_blocks))
-        self.occupancy = Occupancy([n for i, n in enumerate(config.tier_blocks) if n or not i])
-        self.num_counted_events = 0
+        self.recount = Recount(config.tier_blocks, self.mirror.events)
         _, make, _ = policy_factory(POLICIES[policy])
 
         def checked(context: PolicyContext) -> EvictionPolicy:
@@ -399,6 +398,6 @@ class Driver:
             if self.admit(client):
                 break
             self.drain()
-        assert client in self.running, "a request of the size of the GPU tier is never admitted"
+        assert client in self.running, "one of the size of the GPU tier is never admitted"
         self.end(client)
         self.check()

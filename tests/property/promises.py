@@ -12,7 +12,6 @@ from kvsim.core.residency import ABSENT, LEAVING, READY
 from kvsim.core.tree import ROOT
 from kvsim.events import BlocksStored
 from tests.property.memory import expected_content, num_full_slots
-from tests.property.recount import check_occupancy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,10 +35,7 @@ def check_promises(driver: Driver) -> None:
         policy = driver.policies[tier.index]
         assert not policy.pending, f"victims {policy.pending} were not taken"
         assert policy.listed == evictable_nodes(driver.cache, tier)
-    for event in driver.mirror.events[driver.num_counted_events :]:
-        driver.occupancy.emit(event)
-    driver.num_counted_events = len(driver.mirror.events)
-    check_occupancy(driver.occupancy, driver.manager)
+    driver.recount.check(driver.manager)
     _check_reach(driver)
     _check_stored_order(driver)
     coming = _coming(driver)

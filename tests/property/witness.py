@@ -6,7 +6,6 @@ from copy import deepcopy
 from random import Random
 from typing import TYPE_CHECKING
 
-from kvsim.analysis.occupancy import Occupancy
 from kvsim.core.attempt import BlockLayout
 from kvsim.core.engine import run
 from kvsim.core.manager import Admission, CacheManager
@@ -17,7 +16,7 @@ from kvsim.events import AttemptEnded, RequestAdmitted, RequestEnded, RequestRef
 from kvsim.policies import policy_factory
 from kvsim.testing import CheckedPolicy, EventMirror
 from tests.property.clients import Client
-from tests.property.recount import check_occupancy
+from tests.property.recount import Recount
 from tests.property.worker import Worker
 
 if TYPE_CHECKING:
@@ -45,7 +44,7 @@ class Witness:
         self.backend = backend
         self.rng = rng
         self.mirror = EventMirror(len(story.cache.tier_blocks))
-        self.occupancy = Occupancy([n for i, n in enumerate(story.cache.tier_blocks) if n or not i])
+        self.recount = Recount(story.cache.tier_blocks, self.mirror.events)
         _, make, _ = policy_factory(story.policy)
 
         def checked(context: PolicyContext) -> EvictionPolicy:
@@ -135,8 +134,7 @@ class Witness:
         self.manager.check()
         for event in self.mirror.events[self._num_events :]:
             self._take_event(event, now)
-            self.occupancy.emit(event)
-        check_occupancy(self.occupancy, self.manager)
+        self.recount.check(self.manager)
         self._num_events = len(self.mirror.events)
         for record in self.scheduler.ended[self._num_ended :]:
             self._take_end(record, now)
