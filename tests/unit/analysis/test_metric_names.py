@@ -99,8 +99,8 @@ def test_the_text_is_what_prometheus_reads() -> None:
         assert text.endswith("\n")
         samples = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
         assert {name: float(value) for name, value in samples.items()} == values
+        name = "[a-z0-9_:]+"
+        kinds = "counter|gauge|summary"
+        known = rf"# HELP {name} \S.*|# TYPE {name} ({kinds})|{name} [0-9.e-]+"
         for line in lines:
-            assert re.fullmatch(
-                r"# HELP [a-z0-9_:]+ \S.*|# TYPE [a-z0-9_:]+ (counter|gauge|summary)|[a-z0-9_:]+ [0-9.e-]+",
-                line,
-            ), line
+            assert re.fullmatch(known, line), line

@@ -81,7 +81,7 @@ def test_an_empty_run_keeps_the_columns_and_their_types() -> None:
     log = RunLog(events=[], turns=[], requests=[], tier_blocks=(3, 2), clock="virtual")
     full = kvsim.replay(back_from_below(), gpu_blocks=3, cpu_blocks=3, events=True)
     assert steps_frame(log).dtypes.equals(full.steps.dtypes)
-    empty = frame_of([], {name: str(kind) for name, kind in full.residency.dtypes.items()})
+    empty = frame_of([], {str(name): str(kind) for name, kind in full.residency.dtypes.items()})
     assert empty.dtypes.equals(residency_frame(log).dtypes)
 
 
