@@ -221,6 +221,11 @@ class ReplayConfig:
             forward_timeout_ns=self.forward_timeout_ns,
         )
 
+    @property
+    def tier_blocks(self) -> tuple[int, ...]:
+        """Blocks of each tier that there is, the GPU first."""
+        return (self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else []))
+
     def cache(self, *, block_size: int) -> CacheConfig:
         """Return the cache manager's part; a size that is not known yet counts as the smallest.
 
@@ -232,7 +237,7 @@ class ReplayConfig:
             swap_batch, low_watermark = swap_batch or 1, low_watermark or 0
         return CacheConfig(
             block_size=block_size,
-            tier_blocks=(self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else [])),
+            tier_blocks=self.tier_blocks,
             swap_batch_blocks=swap_batch,
             low_watermark_blocks=low_watermark,
             keep_outputs=self.keep_outputs,

@@ -6,7 +6,18 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep, trace
+from kvsim.cli import (
+    check_policy,
+    compare,
+    curve,
+    explain,
+    plane,
+    replay,
+    rerun,
+    size,
+    sweep,
+    trace,
+)
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -17,6 +28,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "replay": replay,
     "rerun": rerun,
+    "compare": compare,
     "curve": curve,
     "plane": plane,
     "size": size,
