@@ -201,7 +201,8 @@ class Endpoint:
         self._check_open()
         link = self._links.get(peer)
         if link is not None and link.state is not _State.DOWN:
-            self._drop(link, Reason.PEER_LOST, f"{peer} was disconnected")
+            detail = f"{peer} was disconnected"
+            self._drop(link, Reason.PEER_LOST, detail, of_writes=Reason.PEER_LOST)
 
     def poll(self, timeout_ns: int = 0) -> Sequence[Event]:
         """See `Transport`."""
@@ -271,10 +272,10 @@ class Endpoint:
             self._thread.call(partial(self._driver.abort, write.write_id))
         self._post_ready(self._links[write.peer])
 
-    def _drop(self, link: _Link, reason: Reason, detail: str) -> None:
+    def _drop(self, link: _Link, reason: Reason, detail: str, *, of_writes: Reason) -> None:
         """End a link here, and all that waits for it or is under way on it."""
         was_up = link.state is _State.UP
-        self._lose(link, reason if was_up else Reason.CONNECT, detail)
+        self._lose(link, of_writes, detail)
         if not was_up:
             self._events.append(ConnectFailed(link.peer, reason, detail))
         self._thread.call(partial(self._driver.disconnect, link.link_id))
@@ -346,7 +347,7 @@ class Endpoint:
             if link.state is _State.CONNECTING and link.deadline_at <= now:
                 waited_s = self._config.connect_timeout_ns / 10**9
                 detail = f"{link.peer} has not answered within {waited_s:g} s"
-                self._drop(link, Reason.TIMEOUT, detail)
+                self._drop(link, Reason.TIMEOUT, detail, of_writes=Reason.CONNECT)
 
     def _until_next_ns(self) -> int:
         """Return how long nothing can expire."""

@@ -94,7 +94,11 @@ class WriteSettled(NamedTuple):
 
 
 class Arrived(NamedTuple):
-    """A write of a peer is in this endpoint's memory, and this is the tag that it carried."""
+    """A write of a peer is in this endpoint's memory, and this is the tag that it carried.
+
+    It may be one that the peer has given up meanwhile, at its deadline: tags that name the attempt
+    tell (see `kvsim.backends.transports.tags`).
+    """
 
     peer: PeerId
     tag: bytes
@@ -210,7 +214,8 @@ class Transport(Protocol):
     What happens to one peer does not touch the others, nor later attempts at the same peer: a new
     `connect` begins anew, and nothing heard of an earlier connection counts for it.
 
-    An endpoint makes progress between the calls, but deadlines are told by `poll` only.
+    Bytes move between the calls. But `poll` is what tells of deadlines, and what lets a write go
+    that waited for its connection or behind a flush: whoever has such writes polls.
     """
 
     @property

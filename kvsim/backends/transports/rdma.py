@@ -109,6 +109,7 @@ class RdmaDriver:
     def __init__(self, config: EndpointConfig) -> None:
         self._config = config
         self._agent: Any = None
+        self._errors: tuple[type[Exception], ...] = ()
         self._memory: Any = None
         self._outs: dict[int, _Out] = {}
         self._guests: dict[str, _Guest] = {}
@@ -380,7 +381,12 @@ def open_agent(name: str, device: str) -> tuple[Any, tuple[type[Exception], ...]
     TransportError
         If UCX cannot be started.
     """
-    settings = {"UCX_NET_DEVICES": device, "UCX_TLS": "^sm", "NIXL_LOG_LEVEL": "FATAL"}
+    settings = {
+        "UCX_NET_DEVICES": device,
+        "UCX_TLS": "^sm",
+        "UCX_LOG_LEVEL": "fatal",  # what fails is told by `poll`
+        "NIXL_LOG_LEVEL": "FATAL",
+    }
     with _ENVIRONMENT, _set_environment(**settings):
         api, bindings = _load("_api"), _load("_bindings")
         names = [each for each in dir(bindings) if each.endswith("Error")]
