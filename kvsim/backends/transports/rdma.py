@@ -134,12 +134,13 @@ class RdmaDriver:
     def connect(self, link_id: int, peer: PeerId, address: bytes) -> None:
         """See `Driver`."""
         caller = Caller(self._config.key, self._config.peer_id, peer, self._metadata)
+        errors: tuple[type[Exception], ...] = (msgspec.MsgspecError, *self._errors)
         try:
             found = _DECODER.decode(address)
             name = _text(self._agent.add_remote_agent(found.metadata))
             out = _Out(link_id, peer, name, found.base, caller)
             self._agent.send_notif(name, b"H" + caller.hello)
-        except (msgspec.MsgspecError, *self._errors) as error:
+        except errors as error:
             detail = f"{peer} cannot be reached: {error}"
             self._tell(LinkDown(link_id, Reason.CONNECT, detail))
             return

@@ -73,6 +73,7 @@ class Side:
         self.told: list[Event] = []
         self._patience_s = patience_s
         self._next_write_id = 0
+        self._is_closed = False
         self.memory = MemoryFile(num_bytes)
         self.memory.bytes[:] = np.frombuffer(random_bytes(seed, num_bytes), np.uint8)
         config = EndpointConfig(peer_id=peer_id, key=key, connect_timeout_ns=connect_timeout_ns)
@@ -154,9 +155,11 @@ class Side:
         return self.memory.bytes
 
     def close(self) -> None:
-        """Close the endpoint, then its memory."""
-        self.endpoint.close()
-        self.memory.close()
+        """Close the endpoint, then its memory; nothing the second time."""
+        if not self._is_closed:
+            self._is_closed = True
+            self.endpoint.close()
+            self.memory.close()
 
 
 class Stage:
