@@ -6,7 +6,19 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep, trace
+from kvsim.cli import (
+    bench_transport,
+    check_policy,
+    check_transport,
+    curve,
+    explain,
+    plane,
+    replay,
+    rerun,
+    size,
+    sweep,
+    trace,
+)
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -23,6 +35,8 @@ COMMANDS = {
     "explain": explain,
     "sweep": sweep,
     "check-policy": check_policy,
+    "check-transport": check_transport,
+    "bench-transport": bench_transport,
     "trace": trace,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is

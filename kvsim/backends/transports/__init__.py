@@ -131,7 +131,9 @@ def open_transport(name: str, config: EndpointConfig) -> Transport:
     opener = entry.opener
     if isinstance(opener, str):
         module, _, attribute = opener.partition(":")
-        opener = cast(
-            "Callable[[EndpointConfig], Transport]", getattr(import_module(module), attribute)
-        )
+        try:
+            found = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"transport {name!r} cannot be imported: {error}") from error
+        opener = cast("Callable[[EndpointConfig], Transport]", found)
     return opener(config)

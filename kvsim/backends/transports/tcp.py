@@ -95,6 +95,8 @@ class TcpDriver:
     ----------
     config
         Of the endpoint.
+    encrypts
+        Whether to encrypt; None: where the address is not of the loopback.
 
     Raises
     ------
@@ -102,7 +104,7 @@ class TcpDriver:
         If the address to listen on is not one that peers can reach.
     """
 
-    def __init__(self, config: EndpointConfig) -> None:
+    def __init__(self, config: EndpointConfig, *, encrypts: bool | None = None) -> None:
         try:
             address = ip_address(config.bind)
         except ValueError as error:
@@ -114,7 +116,7 @@ class TcpDriver:
             )
         self._config = config
         self._host = f"[{address}]" if address.version == 6 else str(address)
-        self._is_encrypted = not address.is_loopback
+        self._is_encrypted = not address.is_loopback if encrypts is None else encrypts
         self.capabilities = replace(CAPABILITIES, encrypts=self._is_encrypted)
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._outs: dict[int, _Out] = {}

@@ -24,6 +24,7 @@ from kvsim.backends.transports.ports import (
     WriteSettled,
 )
 from kvsim.backends.transports.remote import PeerProcess, random_bytes
+from kvsim.errors import UserError
 from kvsim.testing.transports.contract import Sentence, TransportContractError, broken
 
 if TYPE_CHECKING:
@@ -251,8 +252,11 @@ class TransportCheck:
         thread.join(4 * patience_s)
         if thread.is_alive():
             broken(Sentence.NEVER_BLOCKS, f"{self.name} has not come to its end: a call blocks")
-        if errors:
-            raise errors[0]
+        for error in errors:
+            if isinstance(error, UserError) or not isinstance(error, Exception):
+                raise error
+            problem = f"{self.name} was met by {type(error).__name__}: {error}"
+            raise TransportContractError(self.sentence.value, problem) from error
 
 
 def check(play: Callable[[Stage], None], sentence: Sentence) -> TransportCheck:
