@@ -89,7 +89,7 @@ class TcpDriver:
 
     On the loopback the bytes of a run can be read by the administrator of the machine alone, and
     are not encrypted. On any other address they are (CURVE, under keys made from that of the run),
-    at a third of the speed.
+    at a third to a half of the speed.
 
     Parameters
     ----------
