@@ -154,10 +154,13 @@ class DriverThread:
         The driver.
     name
         Of the thread.
+    notify
+        Called after each fact.
     """
 
-    def __init__(self, driver: Driver, name: str) -> None:
+    def __init__(self, driver: Driver, name: str, notify: Callable[[], None] | None) -> None:
         self._driver = driver
+        self._notify = notify
         self._waker = Waker()
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._facts: SimpleQueue[Fact] = SimpleQueue()
@@ -210,9 +213,14 @@ class DriverThread:
             self._thread.join()
         self._waker.close()
 
+    def _tell(self, fact: Fact) -> None:
+        self._facts.put(fact)
+        if self._notify is not None:
+            self._notify()
+
     def _start(self, region: Region, memory_file: int | None) -> bytes | BaseException:
         try:
-            return self._driver.start(region, memory_file, self._facts.put, self._waker)
+            return self._driver.start(region, memory_file, self._tell, self._waker)
         except (KvsimError, OSError, RuntimeError) as error:
             return error
 
@@ -224,6 +232,6 @@ class DriverThread:
                 if not self._is_stopping:
                     self._driver.turn()
         except BaseException as error:  # told to the caller, who gets it from `poll`
-            self._facts.put(Broken(f"{type(error).__name__}: {error}"))
+            self._tell(Broken(f"{type(error).__name__}: {error}"))
         finally:
             self._driver.stop()

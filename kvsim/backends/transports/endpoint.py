@@ -100,7 +100,7 @@ class Endpoint:
         self._name = name
         self._config = config
         self._driver = driver
-        self._thread = DriverThread(driver, f"{name} of {config.peer_id}")
+        self._thread = DriverThread(driver, f"{name} of {config.peer_id}", config.notify)
         self._num_bytes: int | None = None  # of the region, once there is one
         self._is_closed = False
         self._broken: str | None = None

@@ -173,6 +173,10 @@ class EndpointConfig:
         Network device, where the medium chooses by device (`rdma`). "lo" is the loopback.
     clock
         Gives the time that deadlines are in, in nanoseconds.
+    notify
+        Called whenever the medium has something new for `poll`, in a thread of the endpoint: so
+        that a worker that waits for its orders can wait for both. Not for deadlines, which whoever
+        set them knows. It returns at once, and does not call the endpoint.
 
     Raises
     ------
@@ -186,6 +190,7 @@ class EndpointConfig:
     connect_timeout_ns: int = 5 * 10**9
     device: str = "lo"
     clock: Callable[[], int] = field(default=time.monotonic_ns, repr=False)
+    notify: Callable[[], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.key) != KEY_BYTES:

@@ -18,13 +18,9 @@ use has to heed:
 
 from __future__ import annotations
 
-import importlib
-import logging
-import os
 import secrets
 import select
 import struct
-import threading
 import time
 from collections import deque
 from contextlib import suppress
@@ -38,7 +34,8 @@ from kvsim.backends.region import MemoryKind
 from kvsim.backends.transports.driver import Came, Finished, Left, LinkDown, LinkUp
 from kvsim.backends.transports.endpoint import Endpoint
 from kvsim.backends.transports.greeting import Caller, GreetingError, Listener, seal, unseal
-from kvsim.backends.transports.ports import Capabilities, Reason, TransportError
+from kvsim.backends.transports.nixl import open_agent
+from kvsim.backends.transports.ports import Capabilities, Reason
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -50,7 +47,6 @@ if TYPE_CHECKING:
 
 CAPABILITIES: Final = Capabilities(crosses_hosts=True, settles_target=False)
 
-_MODULES: Final = ("nixl_cu12", "nixl_cu13")
 _ID: Final = struct.Struct("!Q")
 _BEAT_S: Final = 0.25
 """Between two beats. NIXL needs up to a quarter of a second to see that a peer is dead."""
@@ -58,8 +54,6 @@ _BUSY_WAIT_S: Final = 50e-6
 _IDLE_WAIT_S: Final = 1e-3
 _BUSY_S: Final = 0.05
 """How long after the last news the next is expected soon."""
-
-_ENVIRONMENT: Final = threading.Lock()
 
 
 class _Address(msgspec.Struct, array_like=True, frozen=True):
@@ -370,65 +364,6 @@ class RdmaDriver:
                 if guest.is_known:
                     peer = guest.listener.peer
                     self._tell(Left(peer, f"{peer} has died or closed"))
-
-
-def open_agent(name: str, device: str) -> tuple[Any, tuple[type[Exception], ...]]:
-    """Return an agent of NIXL that uses one network device and no progress thread, and its errors.
-
-    Raises
-    ------
-    ConfigError
-        If NIXL is not installed.
-    TransportError
-        If UCX cannot be started.
-    """
-    settings = {
-        "UCX_NET_DEVICES": device,
-        "UCX_TLS": "^sm",
-        "UCX_LOG_LEVEL": "fatal",  # what fails is told by `poll`
-        "NIXL_LOG_LEVEL": "FATAL",
-    }
-    with _ENVIRONMENT, _set_environment(**settings):
-        api, bindings = _load("_api"), _load("_bindings")
-        names = [each for each in dir(bindings) if each.endswith("Error")]
-        errors = (RuntimeError, *(getattr(bindings, each) for each in names))
-        logging.getLogger("nixl").setLevel(logging.ERROR)  # it greets on stderr
-        config = api.nixl_agent_config(enable_prog_thread=False, backends=[])
-        agent = api.nixl_agent(name, config)
-        try:
-            agent.create_backend("UCX", {})
-        except errors as error:
-            raise TransportError(f"UCX cannot be started on device {device!r}: {error}") from error
-    return agent, errors
-
-
-def _load(part: str) -> Any:  # noqa: ANN401  (NIXL has no types)
-    for module in _MODULES:
-        try:
-            return importlib.import_module(f"{module}.{part}")
-        except ModuleNotFoundError:
-            continue
-    raise ConfigError(
-        "rdma needs NIXL, which is not installed: pip install --no-deps nixl-cu12==1.5.1"
-    )
-
-
-class _set_environment:  # noqa: N801  (used like a function)
-    """Have variables in the environment for a while: UCX takes its settings from there alone."""
-
-    def __init__(self, **values: str) -> None:
-        self._values = values
-        self._before: dict[str, str | None] = {}
-
-    def __enter__(self) -> None:
-        self._before = {name: os.environ.get(name) for name in self._values}
-        # What the administrator of the machine has set is left alone.
-        os.environ.update({n: v for n, v in self._values.items() if self._before[n] is None})
-
-    def __exit__(self, *_: object) -> None:
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
 
 
 def _text(name: str | bytes) -> str:

@@ -120,6 +120,22 @@ def ask(one: Side, two: Side) -> None:
     one.look()
 
 
+def whoever_waits_is_notified(stage: Stage) -> None:
+    """Wait for the notice, and only then look: at an end, at a tag, and at a connection."""
+    one, two = stage.side(), stage.side()
+    one.endpoint.connect(two.peer_id, two.description)
+    for turn in range(3):
+        expected: list[tuple[Side, str]] = [(one, "Connected")]
+        if turn:
+            one.write(two.peer_id, [(0, 0, 64)], tag=b"look")
+            expected = [(one, "WriteDone"), (two, "Arrived")]
+        for side, name in expected:
+            told: list[str] = []
+            while name not in told:
+                require(side.wait_for_notice(), Sentence.NOTIFY, f"nobody was told of a {name}")
+                told += [type(event).__name__ for event in side.look()]
+
+
 def nothing_to_write_is_done(stage: Stage) -> None:
     """Write no pieces, or empty ones, and no tag: done, also to a peer that nobody knows."""
     one, two = stage.side(), stage.side()
@@ -308,6 +324,7 @@ CHECKS: Final = (
     check(a_tag_comes_after_its_bytes, Sentence.TAG_AFTER_BYTES),
     check(a_tag_goes_without_bytes, Sentence.TAG_ALONE),
     check(a_write_has_one_end, Sentence.ONE_END),
+    check(whoever_waits_is_notified, Sentence.NOTIFY),
     check(nothing_to_write_is_done, Sentence.EMPTY),
     check(a_write_waits_for_its_connection, Sentence.WAITS),
     check(a_write_to_nobody_fails, Sentence.NOT_CONNECTED),

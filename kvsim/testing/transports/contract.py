@@ -35,6 +35,7 @@ class Sentence(StrEnum):
     OTHERS = "What happens to one peer does not touch the others, nor later attempts at the same"
     DESCRIPTION = "At most `MAX_DESCRIPTION_BYTES`, for the control plane. It holds no secret."
     KEY = "An endpoint listens to nobody who has not shown that it has the key."
+    NOTIFY = "Called whenever the medium has something new for `poll`, in a thread of the endpoint"
     CONNECT = "Ask for a connection to a peer: `Connected` or `ConnectFailed` follows, once."
     CONNECTED_ALREADY = (
         "Connected already with this description: `Connected` follows, and nothing else happens."

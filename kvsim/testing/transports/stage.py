@@ -6,6 +6,7 @@ import secrets
 import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Event as Flag
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,7 +78,13 @@ class Side:
         self._is_closed = False
         self.memory = MemoryFile(num_bytes)
         self.memory.bytes[:] = np.frombuffer(random_bytes(seed, num_bytes), np.uint8)
-        config = EndpointConfig(peer_id=peer_id, key=key, connect_timeout_ns=connect_timeout_ns)
+        self.notified = Flag()
+        config = EndpointConfig(
+            peer_id=peer_id,
+            key=key,
+            connect_timeout_ns=connect_timeout_ns,
+            notify=self.notified.set,
+        )
         self.endpoint = open_transport(transport, config)
         self.description = self.endpoint.register(self.memory.region, memory_file=self.memory.file)
 
@@ -101,6 +108,12 @@ class Side:
             peer, self._next_write_id, Pieces.of(pieces), deadline_at=deadline_at, tag=tag
         )
         return self._next_write_id
+
+    def wait_for_notice(self) -> bool:
+        """Wait until there is something new for `poll`; return whether there is."""
+        was_notified = self.notified.wait(self._patience_s)
+        self.notified.clear()
+        return was_notified
 
     def look(self, timeout_ns: int = 0) -> list[Event]:
         """Return what `poll` tells, and note it."""

@@ -187,6 +187,11 @@ class TellsTheKey(Right):
         return self.inner.register(region, memory_file=memory_file) + self.config.key
 
 
+class NeverNotifies(Right):
+    def __init__(self, config: EndpointConfig) -> None:
+        super().__init__(replace(config, notify=None))
+
+
 class FailsEmptyWrites(Right):
     """The first thing that a write needs is a connection, whatever there is to write."""
 

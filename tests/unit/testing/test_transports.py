@@ -36,6 +36,7 @@ WRONG: Final = [
     (broken.TellsTagsFirst, "a_tag_comes_after_its_bytes", Sentence.TAG_AFTER_BYTES),
     (broken.LosesTags, "a_tag_goes_without_bytes", Sentence.TAG_ALONE),
     (broken.EndsTwice, "a_write_has_one_end", Sentence.ONE_END),
+    (broken.NeverNotifies, "whoever_waits_is_notified", Sentence.NOTIFY),
     (broken.FailsEmptyWrites, "nothing_to_write_is_done", Sentence.EMPTY),
     (broken.DoesNotWait, "a_write_waits_for_its_connection", Sentence.WAITS),
     (broken.WritesToNobody, "a_write_to_nobody_fails", Sentence.NOT_CONNECTED),

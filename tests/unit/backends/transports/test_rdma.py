@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kvsim.backends.region import MemoryKind, Region
-from kvsim.backends.transports import find_transport, open_transport, rdma
+from kvsim.backends.transports import find_transport, nixl, open_transport, rdma
 from kvsim.backends.transports.description import decode_description, encode_description
 from kvsim.backends.transports.memory import MemoryFile
 from kvsim.backends.transports.pieces import Pieces
@@ -86,7 +86,7 @@ def test_memory_of_a_gpu_is_refused() -> None:
 
 
 def test_without_nixl_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdma, "_MODULES", ("not_here",))
+    monkeypatch.setattr(nixl, "_MODULES", ("not_here",))
     memory = np.zeros(64, np.uint8)
     end = rdma.open_endpoint(config(ONE))
     with pytest.raises(ConfigError, match="pip install --no-deps nixl-cu12"):
