@@ -7,7 +7,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
 from kvsim.cli import (
+    bench_transport,
     check_policy,
+    check_transport,
     compare,
     curve,
     explain,
@@ -35,6 +37,8 @@ COMMANDS = {
     "explain": explain,
     "sweep": sweep,
     "check-policy": check_policy,
+    "check-transport": check_transport,
+    "bench-transport": bench_transport,
     "trace": trace,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is

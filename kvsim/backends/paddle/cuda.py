@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from kvsim.backends.paddle.copier import Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 
 def load_runtime() -> Any:  # noqa: ANN401  (the bindings have no types)

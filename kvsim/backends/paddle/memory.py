@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from kvsim.backends.paddle.content import count_wrong_bytes, layer_patterns
-from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.shape import WORD_BYTES
+from kvsim.backends.region import MemoryKind, Region
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.runtime import find_place, load_paddle
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from kvsim.backends.paddle.copier import HostCopier
 
 if TYPE_CHECKING:
     from kvsim.backends.paddle.copier import Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 
 class Liar:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from kvsim.backends.paddle.copier import Copier, Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 pytest.importorskip("paddle", reason="the tensor backend needs PaddlePaddle")
 
