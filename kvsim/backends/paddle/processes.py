@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CLOSE_S: Final = 5.0
 """How long a worker has to let its pools go, before it is killed."""
 
-_READY_S: Final = 60.0  # beside the time for each GiB
+_READY_S: Final = 120.0  # beside the time for each GiB
 _READY_S_PER_GIB: Final = 4.0  # to touch each page once: a tenth of what a machine does
 
 

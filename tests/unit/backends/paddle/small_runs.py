@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -148,5 +149,10 @@ class Saboteur:
 
 
 def send_signal(pid: int, number: signal.Signals) -> Callable[[], None]:
-    """Return a function that sends a signal to a process."""
-    return lambda: os.kill(pid, number)
+    """Return a function that sends a signal to a process, if it is still there."""
+
+    def send() -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    return send
