@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from tests.property.witness import Witness
 
 BARE = ("-m", "tests.unit.backends.paddle.bare_rank")
-ENDS_THE_RUN = ("bug", "stuck", "corrupted", "frame-twice", "garbage", "twice", "unasked", "claims")
+ENDS_THE_RUN = ("bug", "stuck", "corrupted", "frame-twice", "garbage", "twice", "unasked")
+POOL_TOO_SMALL = "claims"  # nothing helps: requests are given up
 NUM_SUBMITTED = 60  # ops of a schedule, about
 MS = 1_000_000
 
@@ -52,7 +53,7 @@ class Schedule:
         rng = Random(seed)
         self.num_ranks = rng.randint(1, 2)
         self.rank = rng.randrange(self.num_ranks)
-        self.mode = rng.choice(["", "", "", "fails", "slow", *ENDS_THE_RUN])
+        self.mode = rng.choice(["", "", "", "fails", "slow", POOL_TOO_SMALL, *ENDS_THE_RUN])
         self.misfortune = rng.choice(["none", "none", "killed", "frozen", "frozen for a while"])
         self.at_submit = rng.randrange(NUM_SUBMITTED)
         rate = rng.choice([0.0, 0.0, 0.02, 0.1])
@@ -98,7 +99,8 @@ class Schedule:
         before = belongings()
         crew = Crew(arguments=(*BARE, self.mode, str(self.rank)))
         made = open_backend(what, crew=crew)
-        core = Core(what, timeout_ns=self.timeout_ns, max_attempts=1000)
+        is_hopeless = self.mode == POOL_TOO_SMALL
+        core = Core(what, timeout_ns=self.timeout_ns, max_attempts=3 if is_hopeless else 1000)
         saboteur = self.saboteur(made.backend, self.pid(crew.hired))
         problem = ""
         try:
@@ -112,7 +114,8 @@ class Schedule:
         assert made.tensors is not None
         assert made.tensors()["wrong_bytes"] == 0
         if not problem:
-            assert {each.status for each in core.scheduler.ended} <= {Status.FINISHED}
+            ways_out = {Status.FINISHED, Status.FAILED} if is_hopeless else {Status.FINISHED}
+            assert {each.status for each in core.scheduler.ended} <= ways_out
             assert len(core.scheduler.ended) == len(what.requests)
             assert Outcome.DONE in saboteur.outcomes
         assert "\n" not in problem
@@ -148,8 +151,9 @@ def test_whatever_befalls_the_workers_a_run_ends_well_or_in_one_line() -> None:
 
 
 @pytest.mark.thorough
-def test_the_same_of_two_hundred_schedules() -> None:
-    ends = play(range(1000, 1200))
+@pytest.mark.parametrize("first", range(1000, 1200, 20))
+def test_the_same_of_two_hundred_schedules(first: int) -> None:
+    ends = play(range(first, first + 20))
     num_lost = sum(map(bool, ends))
     print(f"worker processes: {len(ends)} schedules, {num_lost} of them lost a worker")  # noqa: T201
-    assert 40 < num_lost < 160  # neither way is rare
+    assert 0 < num_lost < len(ends)  # neither way is rare
