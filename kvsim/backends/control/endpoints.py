@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from contextlib import ExitStack
 from secrets import token_hex
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias
@@ -189,23 +190,21 @@ def dial(
         If nobody listens there, or not in time.
     """
     family, place = _parse(address)
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.settimeout(timeout_s)
-        sock.connect(place)
+    with ExitStack() as undo:
+        sock = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
         handshake = DiallerHandshake(key)
-        sock.sendall(handshake.reply(_receive(sock, GREETING_BYTES)))
         try:
+            sock.settimeout(timeout_s)
+            sock.connect(place)
+            sock.sendall(handshake.reply(_receive(sock, GREETING_BYTES)))
             welcome = _receive(sock, WELCOME_BYTES)
         except ChannelClosedError as error:
             raise AuthenticationError("the listener does not take our key") from error
-        return Channel(sock, handshake.keys(welcome), codec, max_frame_bytes=max_frame_bytes)
-    except OSError as error:
-        sock.close()
-        raise ChannelError(f"no connection to {address}: {error}") from error
-    except BaseException:
-        sock.close()
-        raise
+        except OSError as error:
+            raise ChannelError(f"no connection to {address}: {error}") from error
+        keys = handshake.keys(welcome)
+        undo.pop_all()
+    return Channel(sock, keys, codec, max_frame_bytes=max_frame_bytes)
 
 
 def receive_one(channel: Channel[In], *, until: float) -> list[In]:

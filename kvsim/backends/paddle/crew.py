@@ -114,9 +114,13 @@ class WorkerCrew:
         TransferError
             If one ends before it has said who it is, does not say so in time, or has another clock.
         """
-        while len(self._idle) > num and not self.keeps:
-            self._idle.pop().close()
-        hired = [self._idle.pop() for _ in range(min(num, len(self._idle)))]
+        hired: list[WorkerProcess] = []
+        while self._idle and len(hired) < num:
+            worker = self._idle.pop()
+            if worker.child.has_ended:
+                worker.close()
+            else:
+                hired.append(worker)
         with ExitStack() as undo:
             for worker in hired:
                 undo.callback(worker.close)

@@ -161,8 +161,18 @@ def _reason(error: Exception) -> str:
     return str(error)
 
 
+def main() -> int:
+    """Work; return the exit code."""
+    try:
+        serve()
+    except ChannelError as error:
+        sys.stderr.write(f"kvsim worker: {error}\n")
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    serve()
+    code = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)  # what Paddle does at its end takes longer than to let the memory go
+    os._exit(code)  # what Paddle does at its end takes longer than to let the memory go

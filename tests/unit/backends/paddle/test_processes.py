@@ -362,3 +362,25 @@ def test_without_msgspec_the_message_says_what_to_install(monkeypatch: pytest.Mo
     monkeypatch.setitem(sys.modules, "msgspec", None)
     with pytest.raises(ConfigError, match=r"needs msgspec.*pip install 'kvsim\[workers\]'"):
         open_backend(processes())
+
+
+def test_a_kept_worker_that_has_ended_meanwhile_is_replaced() -> None:
+    with Crew(arguments=BARE, keeps=True) as crew:
+        crew.give_back(crew.hire(1)[0])
+        gone = crew.pid(0)
+        crew.hired[0].child.kill()
+        (worker,) = crew.hire(1)
+        assert worker.child.pid != gone
+        crew.give_back(worker)
+
+
+def test_a_worker_that_is_started_by_hand_says_so_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvsim.backends.paddle.rank_main"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "kvsim worker: this program is started by kvsim, not by hand\n"
