@@ -88,6 +88,8 @@ class Job:
             device=config.device or "cpu",
             forward=config.forward_time,
             time_scale=scale if isinstance(scale, int | float) else 1.0,
+            workers=config.worker_kind,
+            worker_timeout_ns=config.longest_silence_ns,
         )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar, cast
 
 from kvsim.backends import find_backend
-from kvsim.backends.setup import Clock, ForwardTime
+from kvsim.backends.setup import LONGEST_SILENCE_NS, Clock, ForwardTime, Workers
 from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
 from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
@@ -17,6 +17,8 @@ from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from kvsim.settings import Settings
 
     JsonValue: TypeAlias = (
         bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
@@ -78,6 +80,9 @@ class ReplayConfig:
         Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, "cpu" or "gpu:N", and the
         number of workers that share the heads. Default: "tiny" on one rank on the CPU, whatever
         the machine has, so that a run does not change with it.
+    workers, worker_timeout_ns
+        Of real tensors: whether the ranks are "threads" (the default) or "processes"; and how long
+        a process may leave a question unanswered before it counts as lost (default: 30 s).
     time_scale
         On the wall clock: by how much arrivals and steps are faster than in the trace, or "auto"
         (the default): so much that neither takes more than ten seconds.
@@ -128,12 +133,14 @@ class ReplayConfig:
     shape: str | None = None
     device: str | None = None
     ranks: int | None = None
+    workers: str | None = None
+    worker_timeout_ns: int | None = None
     time_scale: float | str | None = None
     forward: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name in ("policy", "swap_in", "format", "partial", "backend", "shape", "device"):
+        for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
@@ -207,6 +214,17 @@ class ReplayConfig:
         """What a step takes on the wall clock."""
         return _choice("forward", self.forward or ForwardTime.COST.value, ForwardTime)
 
+    @property
+    def worker_kind(self) -> Workers:
+        """What the ranks of real tensors are."""
+        return _choice("workers", self.workers or Workers.THREADS.value, Workers)
+
+    @property
+    def longest_silence_ns(self) -> int:
+        """How long a worker process may leave a question unanswered."""
+        timeout_ns = self.worker_timeout_ns
+        return LONGEST_SILENCE_NS if timeout_ns is None else timeout_ns
+
     def scheduler(self) -> SchedulerConfig:
         """Return the scheduler's part."""
         return SchedulerConfig(
@@ -271,6 +289,8 @@ class ReplayConfig:
             shape=None,
             device=None,
             ranks=None,
+            workers=None,
+            worker_timeout_ns=None,
             time_scale=None,
             forward=None,
         )
@@ -298,11 +318,13 @@ class ReplayConfig:
             )
         if self.ranks is not None:
             check_int("ranks", self.ranks, 1)
+        if self.worker_timeout_ns is not None:
+            check_int("worker_timeout_ns", self.worker_timeout_ns, 1)
         scale = self.time_scale
         is_number = _is_number(scale) and isfinite(scale) and scale > 0
         if scale is not None and scale != AUTO and not is_number:
             raise ConfigError(f"time_scale must be a number above 0 or 'auto', not {scale!r}")
-        _ = self.forward_time
+        _ = self.forward_time, self.worker_kind
 
     def _check_sizes(self) -> None:
         for one, other in _EITHER_OR:
@@ -320,50 +342,27 @@ class ReplayConfig:
                 raise ConfigError(f"{name} must be a number of GiB, at least 0, not {value!r}")
 
 
-class Settings(TypedDict, total=False):
-    """The fields of `ReplayConfig`, but for `policy`, as keyword arguments. None: not given."""
-
-    gpu_blocks: int | None
-    cpu_blocks: int | None
-    gpu_gib: float | None
-    cpu_gib: float | None
-    swap_batch_blocks: int | None
-    low_watermark_blocks: int | None
-    keep_outputs: bool
-    model: str | ModelShape
-    hardware: str | Hardware
-    kv_dtype: str | int
-    format: str | None
-    partial: str | None
-    limit: int | None
-    block_size: int | None
-    warmup: float
-    seed: int
-    instant: bool
-    token_budget: int
-    max_running: int
-    decode_reserve_blocks: int
-    grow_blocks: int
-    max_blocks_per_request: int | None
-    swap_in: str
-    max_attempts: int
-    transfer_timeout_ns: int | None
-    forward_timeout_ns: int | None
-    fail_rate: float
-    delay_rate: float
-    hang_rate: float
-    delay_ns: int
-    settle_ns: int
-    backend: str
-    shape: str | None
-    device: str | None
-    ranks: int | None
-    time_scale: float | str | None
-    forward: str | None
-
-
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
-_WALL_CLOCK_ONLY: Final = ("shape", "device", "ranks", "time_scale", "forward")
+_TEXTS: Final = (
+    "policy",
+    "swap_in",
+    "format",
+    "partial",
+    "backend",
+    "shape",
+    "device",
+    "workers",
+    "forward",
+)
+_WALL_CLOCK_ONLY: Final = (
+    "shape",
+    "device",
+    "ranks",
+    "workers",
+    "worker_timeout_ns",
+    "time_scale",
+    "forward",
+)
 """Settings that mean nothing in virtual time."""
 
 _EITHER_OR: Final = (("gpu_blocks", "gpu_gib"), ("cpu_blocks", "cpu_gib"))

@@ -65,6 +65,8 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
         "shape": (str, "shape of the tensors of a block; default: tiny"),
         "device": (str, "where the GPU tier is: cpu or gpu:N; default: cpu"),
         "ranks": (int, "workers that share the heads of the tensors; default: 1"),
+        "workers": (str, "what these workers are: threads or processes; default: threads"),
+        "worker_timeout_ns": (int, "how long a process may not answer, in ns; default: 30 s"),
         "time_scale": (
             time_scale,
             "how much faster than the trace, or auto; default: auto",

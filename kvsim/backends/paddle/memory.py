@@ -92,6 +92,12 @@ class RankMemory:
         """Layers of a block."""
         return self._shape.num_layers
 
+    @property
+    def num_blocks(self) -> dict[Place, int]:
+        """How many blocks each of its pools has."""
+        size = self._shape.block_bytes
+        return {place: region.num_bytes // size for place, region in self._regions.items()}
+
     def copy_layer(self, order: TransferOrder, layer: int) -> None:
         """Copy one layer of the blocks of a transfer."""
         num_layers = self._shape.num_layers
