@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from kvsim.backends.paddle.bench import Direction
 from kvsim.backends.paddle.bench_process import BenchSpec, spec_to_json
 from kvsim.backends.paddle.layout import Layout
-from kvsim.backends.paddle.streaming import streaming_environment
+from kvsim.backends.streaming import streaming_environment
 from kvsim.errors import ConfigError, UnknownNameError, UserError
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TransferBench:
     device
         Where the nearest tier was.
     streaming
-        Whether long copies bypassed the caches (`kvsim.backends.paddle.streaming`).
+        Whether long copies bypassed the caches (`kvsim.backends.streaming`).
     rows
         One for each layout, unit, block size and direction.
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +33,19 @@ class ForwardTime(StrEnum):
     """Nothing: the run is as fast as the engine and the copies allow."""
     ATTENTION = "attention"
     """What it takes to attend, in every layer, to all that the requests' block tables hold."""
+
+
+class Workers(StrEnum):
+    """What the ranks of real tensors are."""
+
+    THREADS = "threads"
+    """Of this process: there at once, and they share one interpreter with the engine."""
+    PROCESSES = "processes"
+    """Each with its memory: they take seconds to start, and run beside the engine."""
+
+
+LONGEST_SILENCE_NS: Final = 30 * 10**9
+"""Default of `worker_timeout_ns`: far above the longest piece of work of a rank, a layer's copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +77,10 @@ class BackendSetup:
         be, divided.
     record_layers
         Whether answers that are DONE carry `layers_finished_at`.
+    workers
+        What the ranks of real tensors are.
+    worker_timeout_ns
+        How long a worker process may leave a question unanswered before it counts as lost.
     """
 
     requests: Sequence[Request]
@@ -84,6 +101,8 @@ class BackendSetup:
     forward: ForwardTime = ForwardTime.COST
     time_scale: float = 1.0
     record_layers: bool = False
+    workers: Workers = Workers.THREADS
+    worker_timeout_ns: int = LONGEST_SILENCE_NS
 
 
 class TensorFigures(TypedDict):

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from kvsim.cli import (
     bench_transfer,
+    bench_transport,
     check_policy,
+    check_transport,
+    compare,
     curve,
     explain,
     plane,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "replay": replay,
     "rerun": rerun,
+    "compare": compare,
     "curve": curve,
     "plane": plane,
     "size": size,
@@ -35,6 +39,8 @@ COMMANDS = {
     "sweep": sweep,
     "bench-transfer": bench_transfer,
     "check-policy": check_policy,
+    "check-transport": check_transport,
+    "bench-transport": bench_transport,
     "trace": trace,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from kvsim.backends.paddle.copier import CopyError
-from kvsim.backends.paddle.region import MemoryKind, Region
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from kvsim.backends.paddle.copier import Copier, Copy, Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 _GPU: Final = Place(instance=0, tier=0)
 _HOST: Final = Place(instance=0, tier=1)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kvsim.backends.paddle.region import MemoryKind
 from kvsim.backends.paddle.shape import WORD_BYTES
+from kvsim.backends.region import MemoryKind
 from kvsim.errors import KvsimError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 Rows: TypeAlias = NDArray[np.int64]
 Words: TypeAlias = NDArray[np.int64]

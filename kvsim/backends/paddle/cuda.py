@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from kvsim.backends.paddle.copier import CopyError, check_rows, merged_runs
-from kvsim.backends.paddle.region import MemoryKind
+from kvsim.backends.region import MemoryKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from kvsim.backends.paddle.copier import Rows
     from kvsim.backends.paddle.cudart import Cuda
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 _LONG_BYTES: Final = 1 << 20
 """From here on a piece is worth a call of its own, which takes the host 1 to 2 us."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.backends.paddle.region import Region
+from kvsim.backends.region import Region
 from kvsim.errors import MisuseError
 
 if TYPE_CHECKING:
@@ -196,6 +196,8 @@ class PlacedPool:
 
     Attributes
     ----------
+    num_blocks
+        Blocks of the pool.
     layers
         The pieces of each layer.
     blocks
@@ -203,6 +205,7 @@ class PlacedPool:
     """
 
     def __init__(self, region: Region, layout: PoolLayout) -> None:
+        self.num_blocks = layout.num_blocks
         self.layers = [
             _placed(region, layout.of_layer(layer)) for layer in range(layout.shape.num_all_layers)
         ]

@@ -9,8 +9,8 @@ import numpy as np
 from kvsim.backends.paddle.content import count_wrong_bytes, layer_patterns
 from kvsim.backends.paddle.copier import DONE, Copies
 from kvsim.backends.paddle.layout import Layout, PlacedPool, fitted
-from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.shape import WORD_BYTES
+from kvsim.backends.region import MemoryKind, Region
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -120,6 +120,11 @@ class RankMemory:
     def num_layers(self) -> int:
         """Layers of a block, the extra ones among them."""
         return self._shape.num_all_layers
+
+    @property
+    def num_blocks(self) -> dict[Place, int]:
+        """How many blocks each of its pools has."""
+        return {place: pool.num_blocks for place, pool in self._pools.items()}
 
     def copy_layer(self, order: TransferOrder, layer: int) -> Copy:
         """Begin to copy one layer of the blocks of a transfer."""

@@ -132,21 +132,16 @@ class Close(NamedTuple):
 Order: TypeAlias = OpOrder | Stop | Forget | Close
 
 
-class LayerDone(NamedTuple):
-    """A rank has finished a layer of an op (of a run of several steps: of its last)."""
-
-    op_id: OpId
-    layer: int
-    finished_at: int
-
-
 class RankDone(NamedTuple):
     """A rank is through with an op and will not touch its blocks again.
 
-    `outcome` is DONE, FAILED or CANCELLED. What an op has read says nothing unless it is DONE on
-    all ranks: its blocks may have been taken from it.
+    `rank` is the number of the rank among those of the backend. `outcome` is DONE, FAILED or
+    CANCELLED. What an op has read says nothing unless it is DONE on all ranks: its blocks may have
+    been taken from it. `layers_finished_at` has the time of each layer that was finished (of a run
+    of several steps: of its last); one message an op, since nobody needs them earlier.
     """
 
+    rank: int
     op_id: OpId
     outcome: Outcome
     started_at: int
@@ -155,6 +150,7 @@ class RankDone(NamedTuple):
     reason: str
     num_wrong_bytes: int
     first_wrong: str
+    layers_finished_at: tuple[int, ...] = ()
 
 
 class RankCrashed(NamedTuple):
@@ -164,4 +160,14 @@ class RankCrashed(NamedTuple):
     error: BaseException
 
 
-Acknowledgement: TypeAlias = LayerDone | RankDone | RankCrashed
+class RankLost(NamedTuple):
+    """A rank cannot be reached any more, or what it says makes no sense.
+
+    `reason` is a line for people that names the rank.
+    """
+
+    rank: int
+    reason: str
+
+
+Acknowledgement: TypeAlias = RankDone | RankCrashed | RankLost

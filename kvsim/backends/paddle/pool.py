@@ -11,8 +11,8 @@ import numpy as np
 from kvsim.backends.paddle.arenas import HostArena
 from kvsim.backends.paddle.cudart import Cuda
 from kvsim.backends.paddle.layout import Layout, PoolLayout
-from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.runtime import device_index, find_place, load_paddle
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:

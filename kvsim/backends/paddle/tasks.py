@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from kvsim.backends.paddle.orders import LayerDone, RankDone
+from kvsim.backends.paddle.orders import RankDone
 from kvsim.core.ops import Gate, Outcome
 
 if TYPE_CHECKING:
@@ -35,13 +35,16 @@ class RankOps:
 
     Parameters
     ----------
+    rank
+        Number of the rank.
     tell
         Takes acknowledgements.
     """
 
-    def __init__(self, tell: Callable[[Acknowledgement], None]) -> None:
+    def __init__(self, rank: int, tell: Callable[[Acknowledgement], None]) -> None:
+        self.rank = rank
         self.tell = tell
-        self._num_layers: dict[OpId, int] = {}
+        self._layer_times: dict[OpId, list[int]] = {}
         self._outcomes: dict[OpId, Outcome] = {}
         self._num_waiting: dict[OpId, int] = {}
         self._unwanted: set[OpId] = set()
@@ -66,7 +69,7 @@ class RankOps:
         if order.gate is Gate.OP:
             return self.may_end(order)
         return all(
-            op_id in self._outcomes or self._num_layers.get(op_id, 0) > layer
+            op_id in self._outcomes or len(self._layer_times.get(op_id, ())) > layer
             for op_id in order.after
         )
 
@@ -74,10 +77,13 @@ class RankOps:
         """Whether all that an op waits for has ended here."""
         return all(op_id in self._outcomes for op_id in order.after)
 
-    def finish_layer(self, op_id: OpId, layer: int, at: int) -> None:
-        """Let those that wait for a layer of an op go on."""
-        self._num_layers[op_id] = layer + 1
-        self.tell(LayerDone(op_id, layer, at))
+    def finish_layer(self, op_id: OpId, at: int) -> None:
+        """Let those that wait for the next layer of an op go on."""
+        self._layer_times.setdefault(op_id, []).append(at)
+
+    def layer_times(self, op_id: OpId) -> tuple[int, ...]:
+        """Return when each layer of an op was finished, of those that are."""
+        return tuple(self._layer_times.get(op_id, ()))
 
     def finish(self, order: OpOrder, done: RankDone) -> None:
         """Let those that wait for an op go on, or fail."""
@@ -100,7 +106,7 @@ class RankOps:
             self._unwanted.add(op_id)
             return
         self._unwanted.discard(op_id)
-        self._num_layers.pop(op_id, None)
+        self._layer_times.pop(op_id, None)
         self._outcomes.pop(op_id, None)
 
 
@@ -166,6 +172,7 @@ class Ending:
         self._ops.finish(
             self._order,
             RankDone(
+                self._ops.rank,
                 self._order.op_id,
                 outcome,
                 now if self.started_at is None else self.started_at,
@@ -174,6 +181,7 @@ class Ending:
                 reason,
                 self._tally.num_wrong_bytes,
                 self._tally.first_wrong,
+                self._ops.layer_times(self._order.op_id),
             ),
         )
         return AT_ONCE
@@ -293,7 +301,7 @@ class LayerTask:
             return self._due_at
         self._work = None
         for _ in range(self._num_at_once):
-            self._ops.finish_layer(self._order.op_id, self._layer, now)
+            self._ops.finish_layer(self._order.op_id, now)
             self._layer += 1
         return AT_ONCE
 
@@ -379,6 +387,6 @@ class RunTask:
         late_until = ending.wait_if_late(now)
         if late_until is not None:
             return late_until
-        for layer in range(self._num_layers):
-            self._ops.finish_layer(self._order.op_id, layer, now)
+        for _ in range(self._num_layers):
+            self._ops.finish_layer(self._order.op_id, now)
         return ending.end(now, Outcome.DONE, steps_done=self._num_done)

@@ -55,7 +55,7 @@ class RankWorker:
         self._memory = memory
         self._clock = clock
         self._inbox = inbox
-        self._ops = RankOps(tell)
+        self._ops = RankOps(rank, tell)
         self._tasks: dict[OpId, LayerTask | RunTask] = {}
 
     def run(self) -> None:

@@ -12,8 +12,8 @@ from kvsim.backends.paddle.copier import HostCopier
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory
 from kvsim.backends.paddle.orders import Attends, Blocks, ForwardOrder, Slots, TransferOrder
-from kvsim.backends.paddle.region import MemoryKind, Region
 from kvsim.backends.paddle.shape import KVShape
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.core.ops import Gate, Place
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from kvsim.backends.paddle.copier import DONE, HostCopier
 
 if TYPE_CHECKING:
     from kvsim.backends.paddle.copier import Copy, Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 
 class Liar:

@@ -25,7 +25,7 @@ from kvsim.backends.paddle.bench import (
 from kvsim.backends.paddle.bench_process import BenchSpec, measure, spec_from_json, spec_to_json
 from kvsim.backends.paddle.cudart import Cuda
 from kvsim.backends.paddle.layout import Layout
-from kvsim.backends.paddle.streaming import streaming_environment
+from kvsim.backends.streaming import streaming_environment
 from kvsim.errors import ConfigError
 from tests.unit.backends.paddle.fake_cuda import FakeCuda
 

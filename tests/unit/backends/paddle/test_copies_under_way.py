@@ -12,7 +12,7 @@ from kvsim.backends.faults import Fault
 from kvsim.backends.paddle.copier import CopyError, HostCopier
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory
-from kvsim.backends.paddle.orders import Close, LayerDone, RankDone, Stop
+from kvsim.backends.paddle.orders import Close, RankDone, Stop
 from kvsim.backends.paddle.worker import RankWorker
 from kvsim.core.ops import Gate
 from tests.unit.backends.paddle.bits import (
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kvsim.backends.paddle.copier import Rows
     from kvsim.backends.paddle.orders import Acknowledgement, Order
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.region import Region
 
 DEEP = replace(SHAPE, num_layers=4)
 POLL = 20_000  # how often a rank asks, in ns
@@ -142,9 +142,10 @@ class Rank:
     @property
     def layers(self) -> list[tuple[int, int, int]]:
         return [
-            (each.op_id, each.layer, each.finished_at)
+            (each.op_id, layer, at)
             for each in self.said
-            if isinstance(each, LayerDone)
+            if isinstance(each, RankDone)
+            for layer, at in enumerate(each.layers_finished_at)
         ]
 
     @property
@@ -167,8 +168,10 @@ def test_a_layer_is_finished_when_its_copy_is_done_and_the_next_begins_then() ->
 def test_a_step_computes_a_layer_while_the_next_is_still_on_its_way() -> None:
     step = forward_order(1, after=(0,), gate=Gate.LAYER)
     rank = Rank(LateCopier(3), (0, transfer_order(0, [1], [2])), (0, step))
-    both = [(op_id, layer) for op_id, layer, _ in rank.layers]
-    assert both == [(op_id, layer) for layer in range(4) for op_id in (0, 1)]
+    copied, computed = ([at for op, _, at in rank.layers if op == op_id] for op_id in (0, 1))
+    # Layer l has come when layer l + 1 is just on its way: 40 us a layer.
+    assert copied == [2 * POLL * (layer + 1) for layer in range(4)]
+    assert all(copied[i] <= computed[i] < copied[i + 1] for i in range(3))
 
 
 def test_a_copy_that_is_stopped_ends_when_its_bytes_have_come_to_rest() -> None:

@@ -15,7 +15,7 @@ from kvsim.backends.paddle.arenas import CudaArena, HostArena
 from kvsim.backends.paddle.copier import Copies, CopyError, host_words, merged_runs
 from kvsim.backends.paddle.cuda import CudaCopier
 from kvsim.backends.paddle.cudart import Cuda, load_bindings
-from kvsim.backends.paddle.region import MemoryKind, Region
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.errors import ConfigError
 from tests.unit.backends.paddle.bits import rows_of
 from tests.unit.backends.paddle.fake_cuda import VERSIONS, FakeCuda

@@ -12,8 +12,8 @@ import pytest
 from kvsim.backends.paddle.copier import CopyError, HostCopier, host_words
 from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.pool import KVPool, available_bytes, check_memory
-from kvsim.backends.paddle.region import MemoryKind
 from kvsim.backends.paddle.runtime import find_place, load_paddle
+from kvsim.backends.region import MemoryKind
 from kvsim.errors import ConfigError
 from tests.unit.backends.paddle.bits import SHAPE
 

@@ -7,10 +7,9 @@ from dataclasses import replace
 import pytest
 
 import kvsim
-from kvsim.backends.paddle.copier import HostCopier
+from kvsim.backends.paddle.allotment import make_lower_pool, make_memory, plan_ranks
 from kvsim.backends.paddle.cudart import Cuda
 from kvsim.backends.paddle.layout import Layout
-from kvsim.backends.paddle.memories import make_lower_pool, make_memory, plan_memory
 from kvsim.backends.paddle.pool import PinnedPool
 from kvsim.backends.paddle.runtime import device_index
 from kvsim.backends.setup import BackendSetup
@@ -36,18 +35,22 @@ SETUP = BackendSetup(
 
 
 def test_a_tier_more_is_a_pool_more_and_one_without_blocks_is_none() -> None:
-    plan = plan_memory(replace(SETUP, tier_blocks=(4, 0, 9)))
-    assert plan.sizes == {Place(instance=0, tier=0): 4, Place(instance=0, tier=2): 9}
+    one, other = plan_ranks(replace(SETUP, tier_blocks=(4, 0, 9)))
+    assert one.sizes == {Place(instance=0, tier=0): 4, Place(instance=0, tier=2): 9}
     # 13 blocks of 4 KiB (half of the heads of 8 KiB) on each of two ranks.
-    assert plan.rank_block_bytes == 4096
-    assert plan.host_bytes() == 13 * 4096 * 2
-    # The nearest tier is not the host's if it is on a GPU.
-    assert replace(plan, device="gpu:1").host_bytes() == 9 * 4096 * 2
-    assert make_memory(plan, 1, HostCopier()).num_layers == 4
+    assert one.shape.block_bytes == 4096
+    assert one.host_bytes == other.host_bytes == 13 * 4096
+    assert [list(plan.shape.heads) for plan in (one, other)] == [[0], [1]]
+    assert make_memory(other).num_blocks == one.sizes
+
+
+def test_what_is_on_a_gpu_is_no_memory_of_the_host() -> None:
+    plans = plan_ranks(replace(SETUP, tier_blocks=(2**40, 9), device="gpu:1"))
+    assert {plan.host_bytes for plan in plans} == {9 * 4096}
 
 
 def test_the_settings_decide_shape_type_layout_and_extra_layers() -> None:
-    plan = plan_memory(
+    plan, _ = plan_ranks(
         replace(
             SETUP,
             shape="tiny-mla",
@@ -59,15 +62,16 @@ def test_the_settings_decide_shape_type_layout_and_extra_layers() -> None:
     )
     assert (plan.shape.dtype, plan.layout) == ("uint8", Layout.LAYER_MAJOR)
     # A latent of 48 bytes, 16 tokens: 768 bytes a layer, and 6 layers move with a block.
-    assert plan.rank_block_bytes == 6 * 768
+    assert plan.shape.block_bytes == 6 * 768
     # 4 layers of 4 and of 6 blocks; 2 layers of 6 and of 9.
-    assert plan.host_bytes() == 2 * 768 * (4 * (4 + 6) + 2 * (6 + 9))
+    assert plan.host_bytes == 768 * (4 * (4 + 6) + 2 * (6 + 9))
 
 
 def test_the_shape_of_a_model_is_its_own_cache() -> None:
     model = MODELS["llama-3.1-8b"]
-    plan = plan_memory(replace(SETUP, shape="model", model=model, num_ranks=8))
-    assert plan.rank_block_bytes == 16 * model.kv_bytes_per_rank(16, num_ranks=8)
+    plans = plan_ranks(replace(SETUP, shape="model", model=model, num_ranks=8))
+    sizes = {plan.shape.block_bytes for plan in plans}
+    assert sizes == {16 * model.kv_bytes_per_rank(16, num_ranks=8)}
 
 
 def test_the_number_of_a_device_is_all_of_it() -> None:
