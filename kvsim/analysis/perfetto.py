@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from kvsim.analysis.metrics import tier_name
-from kvsim.analysis.occupancy import Occupancy
+from kvsim.analysis.occupancy import USES
 from kvsim.core.ops import Completion, Forward, Transfer
 from kvsim.events import AttemptEnded, RequestAdmitted
 
@@ -247,24 +247,10 @@ def _phases(record: RequestRecord, changes: Sequence[tuple[int, str]]) -> Iterat
 
 def tier_events(log: RunLog, *, instance: int = 0) -> Iterator[TraceEvent]:
     """Yield what the blocks of each tier are used for, whenever that changes."""
-    occupancy = Occupancy(log.tier_blocks)
     row = (_instance_pid(instance), 0)
-    last: list[list[int]] = [[] for _ in log.tier_blocks]
-
-    def changed(at: int) -> Iterator[TraceEvent]:
-        for tier, seen in enumerate(occupancy.tiers):
-            if seen.num_in != last[tier]:
-                last[tier] = list(seen.num_in)
-                args = {str(use): count for use, count in seen.counts.items()}
-                yield TraceEvent("C", f"{tier_name(tier)} blocks", at, row, args=args)
-
-    before = 0
-    for at, event in log.timed_events():
-        if at != before:
-            yield from changed(before)
-            before = at
-        occupancy.emit(event)
-    yield from changed(before)
+    for at, tier, num_in in log.uses():
+        args = dict(zip(map(str, USES), num_in, strict=True))
+        yield TraceEvent("C", f"{tier_name(tier)} blocks", at, row, args=args)
 
 
 def _step_name(forward: Forward) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from kvsim.analysis.timeline import TurnRecord
     from kvsim.events import Event
-    from kvsim.types import OpId, Request
+    from kvsim.types import OpId, Request, TierIndex
 
 STEP_COLUMNS: Final = {
     "op_id": "int64",
@@ -77,6 +77,25 @@ class RunLog:
     def timed_events(self) -> Iterator[tuple[int, Event]]:
         """Yield (time in ns, event), in order."""
         return timed_events(self.events, self.turns)
+
+    def uses(self) -> Iterator[tuple[int, TierIndex, list[int]]]:
+        """Yield (time in ns, tier, blocks in each of `USES`) whenever that has changed."""
+        occupancy = Occupancy(self.tier_blocks)
+        last: list[list[int]] = [[] for _ in self.tier_blocks]
+
+        def changed(at: int) -> Iterator[tuple[int, TierIndex, list[int]]]:
+            for tier, seen in enumerate(occupancy.tiers):
+                if seen.num_in != last[tier]:
+                    last[tier] = list(seen.num_in)
+                    yield at, tier, last[tier]
+
+        before = 0
+        for at, event in self.timed_events():
+            if at != before:
+                yield from changed(before)
+                before = at
+            occupancy.emit(event)
+        yield from changed(before)
 
     def completions(self) -> dict[OpId, Completion]:
         """Return the one Completion of each op that had one."""
@@ -194,20 +213,5 @@ def _step_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
 
 
 def _residency_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
-    occupancy = Occupancy(log.tier_blocks)
-    num_tiers = len(log.tier_blocks)
-    last: list[list[int]] = [[]] * num_tiers
-
-    def rows(at: int) -> Iterator[tuple[object, ...]]:
-        for tier, seen in enumerate(occupancy.tiers):
-            if last[tier] != seen.num_in:
-                last[tier] = list(seen.num_in)
-                yield at, tier_name(tier), log.tier_blocks[tier], *seen.num_in, log.clock
-
-    before = 0
-    for at, event in log.timed_events():
-        if at != before:
-            yield from rows(before)
-            before = at
-        occupancy.emit(event)
-    yield from rows(before)
+    for at, tier, num_in in log.uses():
+        yield at, tier_name(tier), log.tier_blocks[tier], *num_in, log.clock

@@ -76,10 +76,12 @@ def needs_events(arguments: Namespace) -> bool:
     return arguments.attribution or bool(asked)
 
 
-def write_files(arguments: Namespace, result: ReplayResult) -> None:
-    """Write the files that were asked for."""
+def write_files(arguments: Namespace, result: ReplayResult, found: TimedAttribution | None) -> None:
+    """Write the files that were asked for; the attribution goes to the folder of the result."""
     from kvsim.saving import write_lines
 
+    if found is not None and arguments.out is not None:
+        _save_attribution(found, arguments.out)
     if arguments.metrics is not None:
         from kvsim.analysis.metric_names import as_text
 
@@ -102,7 +104,7 @@ def attribution_of(result: ReplayResult) -> TimedAttribution:
     return attribute_misses(result)
 
 
-def save_attribution(found: TimedAttribution, folder: str) -> None:
+def _save_attribution(found: TimedAttribution, folder: str) -> None:
     """Write misses.parquet and misses.png into the folder of a result."""
     from kvsim.analysis.plots import new_figure
     from kvsim.saving import new_files

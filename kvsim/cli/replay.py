@@ -123,7 +123,6 @@ def run(arguments: Namespace) -> int:
     from kvsim.cli.observing import (
         attribution_of,
         needs_events,
-        save_attribution,
         show_attribution,
         write_files,
     )
@@ -134,8 +133,8 @@ def run(arguments: Namespace) -> int:
         check_folder(arguments.out)  # better now than after an hour
     events = needs_events(arguments)
     engine = take_engine(arguments)
-    settings = {name: getattr(arguments, name) for options in OPTIONS.values() for name in options}
-    notes: list[str] = []
+    settings = {name: getattr(arguments, name) for group in OPTIONS.values() for name in group}
+    notes = []
     if engine is not None:
         settings["policy"] = settings["policy"] or engine.policy
         notes = [f"{engine.name}: {rule}" for rule in engine.unset()]
@@ -152,9 +151,7 @@ def run(arguments: Namespace) -> int:
     found = attribution_of(result) if arguments.attribution else None
     if arguments.out is not None:
         result.save(arguments.out)
-        if found is not None:
-            save_attribution(found, arguments.out)
-    write_files(arguments, result)
+    write_files(arguments, result, found)
     if arguments.json:
         more = {} if found is None else {"attribution": found.to_dict()}
         print(json.dumps(result.summary() | more, sort_keys=True, allow_nan=False))
