@@ -13,6 +13,7 @@ from kvsim.backends.transports import TRANSPORTS, find_transport
 from kvsim.backends.transports.ports import (
     Arrived,
     Connected,
+    ConnectFailed,
     PeerLost,
     WriteDone,
     WriteFailed,
@@ -98,7 +99,7 @@ def check_ends(told: Sequence[object], write_ids: object) -> None:
     settled = Counter(e.write_id for e in told if isinstance(e, WriteSettled))
     open_ends = Counter(e.write_id for e in told if isinstance(e, WriteFailed) and not e.is_settled)
     assert settled == open_ends
-    kinds = WriteDone | WriteFailed | WriteSettled | Connected | PeerLost
+    kinds = WriteDone | WriteFailed | WriteSettled | Connected | ConnectFailed | PeerLost
     assert [e for e in told if not isinstance(e, kinds)] == []
 
 
