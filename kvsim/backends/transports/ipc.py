@@ -174,7 +174,8 @@ class IpcDriver:
                 if entry[0].write_id == write_id:
                     out.posts.remove(entry)
                     if out.window is not None:
-                        out.window.finish()
+                        with suppress(WindowError):  # then it has come to its end as well
+                            out.window.finish()
                     self._tell(Finished(write_id, Reason.CANCELLED))
                     return
 

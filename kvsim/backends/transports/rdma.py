@@ -107,6 +107,7 @@ class RdmaDriver:
         self._memory: Any = None
         self._outs: dict[int, _Out] = {}
         self._guests: dict[str, _Guest] = {}
+        self._dying: dict[int, tuple[Any, str]] = {}  # by write: of links that are no more
         self._next_beat_at = 0.0
         self._busy_until = 0.0
 
@@ -185,6 +186,7 @@ class RdmaDriver:
         if select.select([self._waker], [], [], wait_s)[0]:
             self._waker.clear()
         self._hear_all()
+        self._bury()
         for out in list(self._outs.values()):
             for write_id in list(out.transfers):
                 if out.link_id in self._outs:
@@ -198,6 +200,7 @@ class RdmaDriver:
         for link_id in list(self._outs):
             self.disconnect(link_id)
         self._guests.clear()
+        self._dying.clear()
         if self._agent is not None and self._memory is not None:
             self._agent.deregister_memory(self._memory)
         self._agent = self._memory = None  # which is what ends it
@@ -276,30 +279,40 @@ class RdmaDriver:
     def _lose(self, out: _Out, detail: str) -> None:
         if self._outs.pop(out.link_id, None) is not None:
             self._end(out, detail)
+            if out.name not in self._guests:
+                self._drop_agent(out.name)
             reason = Reason.PEER_LOST if out.is_up else Reason.CONNECT
             self._tell(LinkDown(out.link_id, reason, detail))
 
     def _end(self, out: _Out, detail: str) -> None:
         for write_id, transfer in out.transfers.items():
-            self._let_go(transfer)
-            self._tell(Finished(write_id, Reason.PEER_LOST, detail))
+            self._dying[write_id] = (transfer, detail)
         for write_id in out.unheard:
             self._tell(Finished(write_id, Reason.PEER_LOST, detail))
-        if out.name not in self._guests:
-            self._drop_agent(out.name)
+        self._bury()
+
+    def _bury(self) -> None:
+        """Tell of transfers of links that are no more, as NIXL lets go of them."""
+        for write_id, (transfer, detail) in list(self._dying.items()):
+            try:
+                transfer.release()
+            except self._errors:  # it has begun to cancel it: its source may still be read
+                continue
+            del self._dying[write_id]
+            self._tell(Finished(write_id, Reason.PEER_LOST, detail))
 
     def _drop_agent(self, name: str) -> None:
         with suppress(*self._errors):  # NIXL may have dropped it itself, with its connection
             self._agent.remove_remote_agent(name)
 
     def _hear_all(self) -> None:
+        # Nobody of this run, or of a connection of before: NIXL lets anyone say anything.
+        ignored: tuple[type[Exception], ...] = (GreetingError, struct.error, *self._errors)
         for name, messages in self._agent.get_new_notifs().items():
             self._hurry()
             for message in messages:
-                try:
+                with suppress(*ignored):
                     self._hear(_text(name), message[:1], message[1:])
-                except (GreetingError, struct.error):
-                    continue  # nobody of this run; NIXL lets anyone say anything
 
     def _hear(self, name: str, kind: bytes, body: bytes) -> None:
         if kind in {b"H", b"P", b"T", b"E"}:
@@ -312,6 +325,8 @@ class RdmaDriver:
         """Take an answer of the peer that a link leads to."""
         if kind == b"W":
             self._send(out.name, b"P" + out.caller.answer(body))
+        elif out.caller.session is None:
+            raise GreetingError("an answer to a connection of before")
         elif kind == b"R":
             unseal(self._session(out), b"ready", body)
             out.is_up = True

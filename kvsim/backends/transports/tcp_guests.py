@@ -175,11 +175,12 @@ class Guests:
     def _store(self, chunk: Chunk, payload: list[zmq.Frame]) -> None:
         """Put the bytes of a chunk where they belong, once all of it is checked."""
         pieces = chunk.pieces()
-        if [len(frame) for frame in payload] != pieces.num_bytes.tolist():
-            raise PieceError("the bytes of a chunk are not those that it announces")
+        if [len(frame) for frame in payload] != [pieces.total_bytes]:
+            raise PieceError("the bytes of a chunk are not as many as it announces")
         pieces.check_within(pieces.total_bytes, len(self._memory))
-        for frame, (_, target, length) in zip(payload, pieces, strict=True):
-            self._memory[target : target + length] = np.frombuffer(frame.buffer, np.uint8)
+        sent = np.frombuffer(payload[0].buffer, np.uint8)
+        for source, target, length in pieces:
+            self._memory[target : target + length] = sent[source : source + length]
 
     def _answer(self, name: bytes, message: bytes) -> None:
         with suppress(zmq.ZMQError):  # whoever asked is gone: the monitor says so

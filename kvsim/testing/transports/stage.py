@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from threading import Event as Flag
 from threading import Thread
@@ -173,7 +173,9 @@ class Side:
         if not self._is_closed:
             self._is_closed = True
             self.endpoint.close()
-            self.memory.close()
+            # A check that failed looks at the memory still, in its traceback.
+            with suppress(BufferError):
+                self.memory.close()
 
 
 class Stage:
