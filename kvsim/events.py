@@ -117,6 +117,13 @@ class BlocksRemoved(NamedTuple):
     cause: RemoveCause
 
 
+class CacheCleared(NamedTuple):
+    """Every block has left the index of every tier: a flush, or other weights (`version`)."""
+
+    reason: str
+    version: int
+
+
 Event: TypeAlias = (
     RequestRefused
     | RequestAdmitted
@@ -127,4 +134,5 @@ Event: TypeAlias = (
     | OpAnswered
     | BlocksStored
     | BlocksRemoved
+    | CacheCleared
 )

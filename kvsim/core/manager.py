@@ -19,6 +19,7 @@ from kvsim.core.filling import Filler
 from kvsim.core.ports import AccessInfo, PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 from kvsim.core.settlement import Settler
+from kvsim.core.upkeep import Evicted, Resized, Upkeep
 from kvsim.errors import MisuseError
 from kvsim.events import AttemptEnded, EndReason, RequestAdmitted
 
@@ -32,7 +33,15 @@ if TYPE_CHECKING:
     from kvsim.core.tree import PrefixTree
     from kvsim.types import BlockKey, NodeId, OpId, Rng, TierIndex
 
-__all__ = ["Admission", "AdmitOutcome", "Blocked", "CacheManager", "Deferred"]
+__all__ = [
+    "Admission",
+    "AdmitOutcome",
+    "Blocked",
+    "CacheManager",
+    "Deferred",
+    "Evicted",
+    "Resized",
+]
 
 
 class CacheManager:
@@ -71,19 +80,20 @@ class CacheManager:
         sink: EventSink | None = None,
     ) -> None:
         shared: dict[str, object] = {}
+        contexts: list[PolicyContext] = []
 
         def build(tier: TierIndex, capacity: int, tree: PrefixTree) -> EvictionPolicy:
-            return new_policy(
-                PolicyContext(
-                    tier=tier,
-                    capacity_blocks=capacity,
-                    num_nodes=tree.num_nodes,
-                    key_of=tree.key_of,
-                    rng=rng,
-                    recompute_ns=recompute_ns,
-                    shared=shared,
-                )
+            context = PolicyContext(
+                tier=tier,
+                capacity_blocks=capacity,
+                num_nodes=tree.num_nodes,
+                key_of=tree.key_of,
+                rng=rng,
+                recompute_ns=recompute_ns,
+                shared=shared,
             )
+            contexts.append(context)
+            return new_policy(context)
 
         self.config = config
         self._swap_batch = config.swap_batch
@@ -97,7 +107,8 @@ class CacheManager:
             timeout_ns=transfer_timeout_ns,
         )
         self._settler = Settler(self._cache, self.release)
-        self._admitter = Admitter(self._cache, self._evictor, config.swap_batch)
+        self._upkeep = Upkeep(self._cache, self._evictor, [each.on_resize for each in contexts])
+        self._admitter = Admitter(self._cache, self._evictor, self._upkeep, config.swap_batch)
         self._filler = Filler(self._cache)
 
     # -- queries
@@ -193,6 +204,7 @@ class CacheManager:
         attempt.num_hit_blocks = num_matched
         attempt.num_joined_blocks = states.count(INCOMING)
         attempt.is_admitted = True
+        attempt.weight_version = cache.weight_version
         cache.live[request_id] = attempt
         cache.num_path_blocks += num_matched
         if cache.sink is not None:
@@ -211,6 +223,8 @@ class CacheManager:
             if forward is None:
                 forward = self._cache.forwards[op_id] = OpenForward()
             self._filler.fill(attempt, start, end, forward, op_id)
+            if self._cache.prefix_pins:
+                self._upkeep.renew_pins()
 
     def fill_at_once(self, attempt: Attempt, num_blocks: int) -> None:
         """As `fill`, by an op that is done: for driving the cache without time."""
@@ -220,6 +234,8 @@ class CacheManager:
             forward = OpenForward()
             self._filler.fill(attempt, start, end, forward, None)
             self._settler.fill_done(forward)
+        if self._cache.prefix_pins:
+            self._upkeep.renew_pins()
 
     def issue_forward(self, op_id: OpId, after: Iterable[OpId]) -> None:
         """Take note of a Forward that is submitted, and of the ops it waits for."""
@@ -245,8 +261,11 @@ class CacheManager:
         """Make nodes of the output blocks that `num_tokens` tokens with KV have filled."""
         num_blocks = attempt.layout.num_full_blocks(num_tokens)
         start = len(attempt.path)
-        # A block is a node only below all blocks before it.
-        if num_blocks > start >= len(attempt.request.block_keys):
+        # A block is a node only below all blocks before it, and of the weights of today.
+        if (
+            num_blocks > start >= len(attempt.request.block_keys)
+            and attempt.weight_version == self._cache.weight_version
+        ):
             self._require_live(attempt)
             attempt.add_output_keys(num_blocks)
             self.fill_at_once(attempt, num_blocks)
@@ -286,11 +305,14 @@ class CacheManager:
             self._keep_reading(path, held_by)
         attempt.duplicates.clear()
         if path:
-            if attempt.info is not None:
+            if attempt.info is not None and not attempt.is_cut_off:
                 cache.gpu.policy.on_release(path, attempt.info)
             if attempt.own_transfers:
                 self._leave_to_ops(attempt)
             cache.unpin(path[-1])
+            if attempt.is_cut_off:
+                for node in path[-2::-1]:
+                    cache.unpin(node)
         attempt.path, attempt.table, attempt.after = [], [], ()
         if cache.sink is not None:
             request_id, number = attempt.request.request_id, attempt.number
@@ -299,16 +321,63 @@ class CacheManager:
 
     def settle(self, answer: Answer) -> list[Attempt]:
         """Take the answer to an op; return attempts that cannot go on and were released."""
-        return self._settler.settle(answer)
+        ended = self._settler.settle(answer)
+        if self._cache.prefix_pins:
+            self._upkeep.renew_pins()
+        return ended
 
     def keep_low_watermark(self, now: int) -> tuple[Transfer, ...]:
-        """Write back ahead of need while fewer blocks than the low-water mark are coming free."""
+        """Write back ahead of need while fewer blocks than the low-water mark are coming free.
+
+        Also empties blocks that are retiring, as soon as nobody holds them.
+        """
         cache = self._cache
         gpu = cache.gpu
+        ops = self._upkeep.retire(now) if self._upkeep.is_retiring else []
         coming = len(gpu.pool.free) + gpu.copies.num_in[LEAVING]
-        if cache.lower is None or coming >= self._low_watermark:
-            return ()
-        return tuple(self._evictor.reclaim(self._swap_batch, now))
+        if cache.lower is not None and coming < self._low_watermark:
+            ops += self._evictor.reclaim(self._swap_batch, now)
+        return tuple(ops)
+
+    # -- an operator's orders: see `kvsim.core.upkeep.Upkeep`
+
+    def num_blocks(self, tier: TierIndex = 0) -> int:
+        """Capacity of `tier`, in blocks, as it was last asked for."""
+        return self._cache.tiers[tier].pool.limit
+
+    @property
+    def pinned_keys(self) -> set[BlockKey]:
+        """Keys of all pinned prefixes, cached or not."""
+        return {key for pin in self._cache.prefix_pins.values() for key in pin.keys}
+
+    def pin_prefix(self, keys: Sequence[BlockKey]) -> int:
+        """Let a prefix stay, its blocks to come too; return how many of them are cached now."""
+        return self._upkeep.pin(keys)
+
+    def unpin_prefix(self, keys: Sequence[BlockKey]) -> None:
+        """Take back one pin of a prefix."""
+        self._upkeep.unpin(keys)
+
+    def evict(self, keys: Sequence[BlockKey]) -> Evicted:
+        """Drop a prefix and all below it from every tier, as far as nobody holds it."""
+        return self._upkeep.evict(keys)
+
+    def flush(self) -> bool:
+        """Clear every tier if nothing is running; else return False, with nothing changed."""
+        return self._upkeep.flush()
+
+    def bump_weight_version(self) -> int:
+        """Let nothing of the weights so far be matched again; return the new version."""
+        return self._upkeep.bump_weight_version()
+
+    def resize(self, tier: TierIndex, num_blocks: int, now: int) -> Resized:
+        """Give a tier another capacity; blocks beyond it go when nobody holds them."""
+        return self._upkeep.resize(tier, num_blocks, now)
+
+    @property
+    def is_retiring(self) -> bool:
+        """Whether a tier that was made smaller still has blocks beyond its size."""
+        return self._upkeep.is_retiring
 
     def _leave_to_ops(self, attempt: Attempt) -> None:
         """Let the attempt's own open copies keep a reference on what they write."""
@@ -325,12 +394,13 @@ class CacheManager:
 
         Copies that were still on their way to it are not kept: its result is lost anyhow.
         """
-        state = self._cache.gpu.copies.state
+        state, detached = self._cache.gpu.copies.state, self._cache.tree.detached
         for node in reversed(path):
             if state[node] == READY:
                 self._cache.pin(node)
                 self._cache.forwards[op_id].pins.append(node)
-                return
+                if node not in detached:  # else no child protects what is above it
+                    return
 
     def _require_live(self, attempt: Attempt) -> None:
         if self._cache.live.get(attempt.request.request_id) is not attempt:
