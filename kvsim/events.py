@@ -124,6 +124,16 @@ class CacheCleared(NamedTuple):
     version: int
 
 
+class InterventionTaken(NamedTuple):
+    """What came of an operator's order, by its position; see `kvsim.core.interventions.Status`."""
+
+    at: int
+    position: int
+    action: str
+    status: str
+    detail: str
+
+
 Event: TypeAlias = (
     RequestRefused
     | RequestAdmitted
@@ -135,4 +145,5 @@ Event: TypeAlias = (
     | BlocksStored
     | BlocksRemoved
     | CacheCleared
+    | InterventionTaken
 )

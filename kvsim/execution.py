@@ -21,6 +21,7 @@ from kvsim.collector import paused_collector
 from kvsim.core.engine import run
 from kvsim.core.instant import replay_instantly
 from kvsim.core.ops import Completion, Forward
+from kvsim.interventions import peak_blocks
 from kvsim.recording import recorder
 from kvsim.sizing import cost_model
 from kvsim.trace import scale_time
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from kvsim.analysis.records import EventLog
     from kvsim.backends.setup import TensorFigures
     from kvsim.core.engine import TurnObserver
+    from kvsim.core.interventions import InterventionRecord
     from kvsim.core.ops import Answer, Command
     from kvsim.core.ports import Backend, EventSink, EvictionPolicy, PolicyContext
     from kvsim.cost import RooflineCost
@@ -98,6 +100,7 @@ class RunOutcome:
     num_turns: int = 0
     tensors: TensorFigures | None = None
     notes: tuple[str, ...] = ()
+    interventions: tuple[InterventionRecord, ...] = ()
 
 
 def with_time_scale(job: Job) -> Job:
@@ -139,8 +142,9 @@ def run_timed(job: Job) -> RunOutcome:
 def _run_timed(
     job: Job, *, sink: EventSink | None, around: Callable[[Backend], Backend]
 ) -> RunOutcome:
-    manager, scheduler = build_core(job.config, job.trace, job.new_policy, sink=sink)
-    setup = job.setup(manager.config.tier_blocks)
+    core = build_core(job.config, job.trace, job.new_policy, sink=sink)
+    manager, scheduler = core.manager, core.scheduler
+    setup = job.setup(peak_blocks(job.config.interventions, manager.config.tier_blocks))
     transfers = TransferLog()
     observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
     if job.progress is not None:
@@ -148,7 +152,7 @@ def _run_timed(
     opened = open_backend(job.config.backend, setup)
     backend = around(opened.backend)
     try:
-        num_turns = run(scheduler, backend, observer=observer)
+        num_turns = run(core.decider, backend, observer=observer)
     finally:
         backend.close()
     if job.config.clock is Clock.WALL:
@@ -165,6 +169,7 @@ def _run_timed(
         num_turns=num_turns,
         tensors=None if opened.tensors is None else opened.tensors(),
         notes=tuple(opened.notes()),
+        interventions=() if core.operator is None else tuple(core.operator.records),
     )
 
 
@@ -210,11 +215,11 @@ class _StepTimes:
 def _simulated_steps_ns(job: Job) -> int:
     """Return how long all steps of a job take together in the simulator."""
     job = replace(job, config=job.config.simulated())
-    manager, scheduler = build_core(job.config, job.trace, job.new_policy)
-    opened = open_backend("sim", job.setup(manager.config.tier_blocks))
+    core = build_core(job.config, job.trace, job.new_policy)
+    opened = open_backend("sim", job.setup(core.manager.config.tier_blocks))
     times = _StepTimes()
     try:
-        run(scheduler, opened.backend, observer=times)
+        run(core.decider, opened.backend, observer=times)
     finally:
         opened.backend.close()
     return times.total_ns

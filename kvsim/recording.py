@@ -197,13 +197,13 @@ def rerun(
         turns = iter(recording)
         backend = RecordedBackend(turns)
         with paused_collector(), _Outcome() as outcome:
-            _, scheduler = build_core(
+            core = build_core(
                 config,
                 annotate_next_use(trace) if needs_future else trace,
                 new_policy,
                 sink=backend,
             )
-            run(scheduler, backend)
+            run(core.decider, backend)
         error = outcome.error
         if isinstance(error, RecordingError | MemoryError):
             raise error

@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar, cast
 
 from kvsim.backends import find_backend
 from kvsim.backends.setup import Clock, ForwardTime
 from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
 from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
+from kvsim.interventions import check_interventions
 from kvsim.presets import find_hardware, find_model
+from kvsim.trace.retaining import parse_retain
+from kvsim.trace.salting import SaltBy
 from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from kvsim.settings import Settings
 
     JsonValue: TypeAlias = (
         bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
@@ -83,6 +88,12 @@ class ReplayConfig:
         (the default): so much that neither takes more than ten seconds.
     forward
         On the wall clock: whether a step takes its "cost" (the default), or "none" at all.
+    interventions
+        What an operator does meanwhile, such as "10s resize gpu=5000"; see `kvsim.interventions`.
+    retain
+        How long blocks are worth keeping, as rules; see `kvsim.trace.retaining`.
+    salt_by
+        "tenant" or "session": those of two share no block, even where their prompts are equal.
 
     Raises
     ------
@@ -130,10 +141,14 @@ class ReplayConfig:
     ranks: int | None = None
     time_scale: float | str | None = None
     forward: str | None = None
+    interventions: tuple[str, ...] = ()
+    retain: str | None = None
+    salt_by: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name in ("policy", "swap_in", "format", "partial", "backend", "shape", "device"):
+        texts = ("policy", "swap_in", "format", "partial", "backend", "shape", "device", "retain")
+        for name in (*texts, "salt_by"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
@@ -146,6 +161,8 @@ class ReplayConfig:
                 f"warmup must be a share of the requests from 0 to less than 1, not {self.warmup!r}"
             )
         self._check_backend()
+        check_interventions(self.interventions, is_instant=self.instant)
+        _ = parse_retain(self.retain or ""), self.salt_rule
         _ = self.partial_rule, self.kv_bits, self.model_shape, self.machine, self.faults
         self.scheduler()
         self.cache(block_size=self.block_size or 1)
@@ -154,6 +171,11 @@ class ReplayConfig:
     def partial_rule(self) -> PartialRule | None:
         """What becomes of a last block that is not full; None: as is usual for the format."""
         return None if self.partial is None else _choice("partial", self.partial, PartialRule)
+
+    @property
+    def salt_rule(self) -> SaltBy | None:
+        """Who shares no blocks with whom; None: everybody with everybody."""
+        return None if self.salt_by is None else _choice("salt_by", self.salt_by, SaltBy)
 
     @property
     def kv_bits(self) -> int:
@@ -252,6 +274,8 @@ class ReplayConfig:
         """
         check_names(settings)
         given = {name: value for name, value in settings.items() if value is not None}
+        if isinstance(given.get("interventions"), list):  # as TOML has it
+            given["interventions"] = tuple(cast("list[str]", given["interventions"]))
         for pair in _EITHER_OR:
             for this, that in (pair, pair[::-1]):
                 if this in given:
@@ -276,6 +300,7 @@ class ReplayConfig:
         for name in ("model", "hardware"):
             if not isinstance(values[name], str):
                 values[name] = asdict(values[name])
+        values["interventions"] = list(self.interventions)
         return values
 
     def _check_backend(self) -> None:
@@ -313,48 +338,6 @@ class ReplayConfig:
                 continue
             if not _is_number(value) or not isfinite(value) or not 0 <= value <= LARGEST_SIZE:
                 raise ConfigError(f"{name} must be a number of GiB, at least 0, not {value!r}")
-
-
-class Settings(TypedDict, total=False):
-    """The fields of `ReplayConfig`, but for `policy`, as keyword arguments. None: not given."""
-
-    gpu_blocks: int | None
-    cpu_blocks: int | None
-    gpu_gib: float | None
-    cpu_gib: float | None
-    swap_batch_blocks: int | None
-    low_watermark_blocks: int | None
-    keep_outputs: bool
-    model: str | ModelShape
-    hardware: str | Hardware
-    kv_dtype: str | int
-    format: str | None
-    partial: str | None
-    limit: int | None
-    block_size: int | None
-    warmup: float
-    seed: int
-    instant: bool
-    token_budget: int
-    max_running: int
-    decode_reserve_blocks: int
-    grow_blocks: int
-    max_blocks_per_request: int | None
-    swap_in: str
-    max_attempts: int
-    transfer_timeout_ns: int | None
-    forward_timeout_ns: int | None
-    fail_rate: float
-    delay_rate: float
-    hang_rate: float
-    delay_ns: int
-    settle_ns: int
-    backend: str
-    shape: str | None
-    device: str | None
-    ranks: int | None
-    time_scale: float | str | None
-    forward: str | None
 
 
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))

@@ -20,6 +20,7 @@ from kvsim.analysis.metrics import (
     transfer_figures,
     ttft_ns,
 )
+from kvsim.analysis.orders import intervention_figures, intervention_row
 from kvsim.core.sequence import Status
 from kvsim.errors import UserError
 from kvsim.saving import new_files
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from kvsim.analysis.records import RequestRecord, TransferRecord
     from kvsim.backends.setup import TensorFigures
+    from kvsim.core.interventions import InterventionRecord
     from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
@@ -94,6 +96,8 @@ class ReplayResult:
         What became of the bytes of real tensors; None if there were none.
     recording
         The turns of the engine that were recorded; None if they were not.
+    interventions
+        What became of the orders of an operator, in the order of their times.
     """
 
     config: ReplayConfig
@@ -110,6 +114,7 @@ class ReplayResult:
     events: list[Event] | None = None
     tensors: TensorFigures | None = None
     recording: RecordingFigures | None = None
+    interventions: tuple[InterventionRecord, ...] = ()
 
     # -- figures
 
@@ -168,6 +173,7 @@ class ReplayResult:
             "definitions": dict(DEFINITIONS),
             "duplicate_blocks": self.num_duplicate_blocks,
             "hits": self.hits,
+            "interventions": [intervention_figures(each) for each in self.interventions],
             "notes": list(self.notes),
             "preemptions": self.num_preemptions,
             "provenance": asdict(self.provenance),
@@ -309,6 +315,9 @@ class ReplayResult:
             same = {None: "", True: ", identical when replayed", False: ", NOT identical"}
             turns = self.recording["turns"]
             rows.append(("recording", f"{turns:,} turns{same[self.recording['identical']]}"))
+        for each in self.interventions:
+            what, text = intervention_row(each)
+            rows.append((what, text))
         if self.num_preemptions:
             rows.append(("preemptions", f"{self.num_preemptions:,}"))
         if self.num_duplicate_blocks:

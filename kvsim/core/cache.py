@@ -279,7 +279,9 @@ class CacheState:
         for tier in self.tiers:
             if tier.copies.state[node] == READY and not tier.copies.holds[node]:
                 self.drop(tier, [node], CopyEvent.DROP)
-        if node in self.tree.detached and not self.tree.pins[node]:
+        if node not in self.tree.detached or self.tree.pins[node]:
+            return
+        if not any(tier.copies.state[node] for tier in self.tiers):
             self.forget([node])
 
     # -- counts

@@ -16,10 +16,11 @@ from kvsim.core.cache import CacheState, OpenForward
 from kvsim.core.check import check_cache
 from kvsim.core.eviction import Evictor
 from kvsim.core.filling import Filler
-from kvsim.core.ports import AccessInfo, PolicyContext
+from kvsim.core.ports import PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
+from kvsim.core.retention import access_info
 from kvsim.core.settlement import Settler
-from kvsim.core.upkeep import Evicted, Resized, Upkeep
+from kvsim.core.upkeep import Upkeep
 from kvsim.errors import MisuseError
 from kvsim.events import AttemptEnded, EndReason, RequestAdmitted
 
@@ -33,15 +34,7 @@ if TYPE_CHECKING:
     from kvsim.core.tree import PrefixTree
     from kvsim.types import BlockKey, NodeId, OpId, Rng, TierIndex
 
-__all__ = [
-    "Admission",
-    "AdmitOutcome",
-    "Blocked",
-    "CacheManager",
-    "Deferred",
-    "Evicted",
-    "Resized",
-]
+__all__ = ["Admission", "AdmitOutcome", "Blocked", "CacheManager", "Deferred"]
 
 
 class CacheManager:
@@ -66,6 +59,12 @@ class CacheManager:
         Deadline of a Transfer after its issue; None: none.
     sink
         Where events go; None: nowhere.
+
+    Attributes
+    ----------
+    upkeep
+        What an operator asks. His orders are called here: `pin_prefix`, `unpin_prefix`, `evict`,
+        `flush`, `bump_weight_version` and `resize`; see `kvsim.core.upkeep.Upkeep`.
     """
 
     def __init__(
@@ -80,7 +79,7 @@ class CacheManager:
         sink: EventSink | None = None,
     ) -> None:
         shared: dict[str, object] = {}
-        contexts: list[PolicyContext] = []
+        listeners: list[list[Callable[[int, int], None]]] = []
 
         def build(tier: TierIndex, capacity: int, tree: PrefixTree) -> EvictionPolicy:
             context = PolicyContext(
@@ -92,7 +91,7 @@ class CacheManager:
                 recompute_ns=recompute_ns,
                 shared=shared,
             )
-            contexts.append(context)
+            listeners.append(context.on_resize)
             return new_policy(context)
 
         self.config = config
@@ -107,9 +106,12 @@ class CacheManager:
             timeout_ns=transfer_timeout_ns,
         )
         self._settler = Settler(self._cache, self.release)
-        self._upkeep = Upkeep(self._cache, self._evictor, [each.on_resize for each in contexts])
-        self._admitter = Admitter(self._cache, self._evictor, self._upkeep, config.swap_batch)
+        self.upkeep = upkeep = Upkeep(self._cache, self._evictor, listeners)
+        self._admitter = Admitter(self._cache, self._evictor, upkeep, config.swap_batch)
         self._filler = Filler(self._cache)
+        self.pin_prefix, self.unpin_prefix = upkeep.pin_prefix, upkeep.unpin_prefix
+        self.evict, self.flush, self.resize = upkeep.evict, upkeep.flush, upkeep.resize
+        self.bump_weight_version = upkeep.bump_weight_version
 
     # -- queries
 
@@ -190,7 +192,7 @@ class CacheManager:
             cache.hold_all(path[-1])
         if path:
             cache.tree.pins[path[-1]] += 1
-        info = attempt.info = _access_info(attempt, now)
+        info = attempt.info = access_info(attempt, now)
         if ABSENT in states or LEAVING in states:
             ops += self._admitter.fetch(attempt, path, states, info, now)
         elif path:
@@ -224,7 +226,7 @@ class CacheManager:
                 forward = self._cache.forwards[op_id] = OpenForward()
             self._filler.fill(attempt, start, end, forward, op_id)
             if self._cache.prefix_pins:
-                self._upkeep.renew_pins()
+                self.upkeep.renew_pins()
 
     def fill_at_once(self, attempt: Attempt, num_blocks: int) -> None:
         """As `fill`, by an op that is done: for driving the cache without time."""
@@ -235,7 +237,7 @@ class CacheManager:
             self._filler.fill(attempt, start, end, forward, None)
             self._settler.fill_done(forward)
         if self._cache.prefix_pins:
-            self._upkeep.renew_pins()
+            self.upkeep.renew_pins()
 
     def issue_forward(self, op_id: OpId, after: Iterable[OpId]) -> None:
         """Take note of a Forward that is submitted, and of the ops it waits for."""
@@ -323,7 +325,7 @@ class CacheManager:
         """Take the answer to an op; return attempts that cannot go on and were released."""
         ended = self._settler.settle(answer)
         if self._cache.prefix_pins:
-            self._upkeep.renew_pins()
+            self.upkeep.renew_pins()
         return ended
 
     def keep_low_watermark(self, now: int) -> tuple[Transfer, ...]:
@@ -333,51 +335,11 @@ class CacheManager:
         """
         cache = self._cache
         gpu = cache.gpu
-        ops = self._upkeep.retire(now) if self._upkeep.is_retiring else []
+        ops = self.upkeep.retire(now) if self.upkeep.is_retiring else []
         coming = len(gpu.pool.free) + gpu.copies.num_in[LEAVING]
         if cache.lower is not None and coming < self._low_watermark:
             ops += self._evictor.reclaim(self._swap_batch, now)
         return tuple(ops)
-
-    # -- an operator's orders: see `kvsim.core.upkeep.Upkeep`
-
-    def num_blocks(self, tier: TierIndex = 0) -> int:
-        """Capacity of `tier`, in blocks, as it was last asked for."""
-        return self._cache.tiers[tier].pool.limit
-
-    @property
-    def pinned_keys(self) -> set[BlockKey]:
-        """Keys of all pinned prefixes, cached or not."""
-        return {key for pin in self._cache.prefix_pins.values() for key in pin.keys}
-
-    def pin_prefix(self, keys: Sequence[BlockKey]) -> int:
-        """Let a prefix stay, its blocks to come too; return how many of them are cached now."""
-        return self._upkeep.pin(keys)
-
-    def unpin_prefix(self, keys: Sequence[BlockKey]) -> None:
-        """Take back one pin of a prefix."""
-        self._upkeep.unpin(keys)
-
-    def evict(self, keys: Sequence[BlockKey]) -> Evicted:
-        """Drop a prefix and all below it from every tier, as far as nobody holds it."""
-        return self._upkeep.evict(keys)
-
-    def flush(self) -> bool:
-        """Clear every tier if nothing is running; else return False, with nothing changed."""
-        return self._upkeep.flush()
-
-    def bump_weight_version(self) -> int:
-        """Let nothing of the weights so far be matched again; return the new version."""
-        return self._upkeep.bump_weight_version()
-
-    def resize(self, tier: TierIndex, num_blocks: int, now: int) -> Resized:
-        """Give a tier another capacity; blocks beyond it go when nobody holds them."""
-        return self._upkeep.resize(tier, num_blocks, now)
-
-    @property
-    def is_retiring(self) -> bool:
-        """Whether a tier that was made smaller still has blocks beyond its size."""
-        return self._upkeep.is_retiring
 
     def _leave_to_ops(self, attempt: Attempt) -> None:
         """Let the attempt's own open copies keep a reference on what they write."""
@@ -428,15 +390,3 @@ class CacheManager:
                 after=attempt.after,
             )
         )
-
-
-def _access_info(attempt: Attempt, now: int) -> AccessInfo:
-    request = attempt.request
-    return AccessInfo(
-        now,
-        request.request_id,
-        request.session_id,
-        request.num_input_tokens + attempt.num_made,
-        request.priority,
-        request.next_use_at,
-    )

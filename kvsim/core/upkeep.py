@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from kvsim.core.ports import RemoveReason
@@ -81,7 +82,16 @@ class Upkeep:
 
     # -- pinned prefixes
 
-    def pin(self, keys: Sequence[BlockKey]) -> int:
+    @property
+    def pinned_keys(self) -> set[BlockKey]:
+        """Keys of all pinned prefixes, cached or not."""
+        return {key for pin in self._cache.prefix_pins.values() for key in pin.keys}
+
+    def is_pinned(self, keys: Sequence[BlockKey]) -> bool:
+        """Whether this very prefix is pinned."""
+        return bool(keys) and keys[-1] in self._cache.prefix_pins
+
+    def pin_prefix(self, keys: Sequence[BlockKey]) -> int:
         """Let the prefix stay once it is there; return how many of its blocks are there now.
 
         Raises
@@ -96,7 +106,7 @@ class Upkeep:
         self._renew(pin)
         return len(self._cache.tree.match(keys))
 
-    def unpin(self, keys: Sequence[BlockKey]) -> None:
+    def unpin_prefix(self, keys: Sequence[BlockKey]) -> None:
         """Take back one pin of the prefix; with the last, its blocks are like any other.
 
         Raises
@@ -124,7 +134,7 @@ class Upkeep:
         path = cache.tree.match(pin.keys)
         wanted = [
             node
-            for node, child in zip(path, [*path[1:], None], strict=True)
+            for node, child in zip_longest(path, path[1:])
             if child is None or self._is_parted(node, child)
         ]
         if wanted == pin.held:
@@ -230,6 +240,14 @@ class Upkeep:
 
     # -- size
 
+    def num_blocks(self, tier_index: TierIndex = 0) -> int:
+        """Capacity of a tier, in blocks, as it was last asked for."""
+        return self._cache.tiers[tier_index].pool.limit
+
+    def num_retiring_blocks(self, tier_index: TierIndex = 0) -> int:
+        """Blocks beyond the size of a tier that are still held."""
+        return len(self._cache.tiers[tier_index].pool.retiring)
+
     @property
     def is_retiring(self) -> bool:
         """Whether a tier that was made smaller still has blocks beyond its size."""
@@ -310,11 +328,12 @@ class Upkeep:
                 rank[node] = 0
                 wanted.append(node)
         victims: list[NodeId] = []
-        bare: list[NodeId] = []
         peel = cache.peels[tier.index]
-        for node in reversed(wanted):
-            if state[node] == READY and not holds[node]:
-                bare.append(peel(node, len(wanted), rank, 0, victims))
+        bare = [
+            peel(node, len(wanted), rank, 0, victims)
+            for node in reversed(wanted)
+            if state[node] == READY and not holds[node]
+        ]
         if victims:
             tier.policy.on_remove(victims, RemoveReason.RETIRED)
         for node in bare:

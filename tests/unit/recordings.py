@@ -104,10 +104,10 @@ def record(
         seed=config.seed,
     )
     with recorder(path, config, trace) as recording:
-        _, scheduler = build_core(config, trace, new_policy, sink=recording.sink(onward))
+        core = build_core(config, trace, new_policy, sink=recording.sink(onward))
         backend = recording.backend(simulator if wrap is None else wrap(simulator))
         try:
-            run(scheduler, backend)
+            run(core.decider, backend)
         finally:
             backend.close()
 
