@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence  # noqa: TC003  a TypedDict may be asked for its types
 from typing import TypedDict
 
 from kvsim.cost import Hardware, ModelShape  # noqa: TC001
@@ -48,6 +47,6 @@ class Settings(TypedDict, total=False):
     ranks: int | None
     time_scale: float | str | None
     forward: str | None
-    interventions: Sequence[str]
+    interventions: tuple[str, ...]
     retain: str | None
     salt_by: str | None

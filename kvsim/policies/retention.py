@@ -187,7 +187,7 @@ class RetentionPolicy:
             worth = self._worth.get(node)
             if worth is not None and worth[2] == at:
                 del self._worth[node]
-            if self._priority.get(node, DEFAULT_PRIORITY) != self._worth_of(node):
+            if self._priority.get(node, self._worth_of(node)) != self._worth_of(node):
                 self._change(node, self._worth_of(node), *self._last_info[node])
 
     # -- which policy has a block

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvsim.errors import TraceError, UserError
 from kvsim.trace.base import Trace
 from kvsim.trace.columns import requests_from_columns
+from kvsim.trace.retention_fields import as_text, from_text
 from kvsim.trace.source import MAX_DOCUMENT_BYTES
 from kvsim.types import PartialRule
 
@@ -41,6 +42,9 @@ _COLUMNS: Final = {
     "session_id": "string",
 }
 """Field of a request -> type of its column. `block_keys` and `new_keys` are lists beside them."""
+
+_RARE: Final = ("tenant", "retention")
+"""Columns of texts that are there only if a request has something in them."""
 
 _OPTIONAL: Final = ("cancelled_at", "session_id")  # null where a request has none
 
@@ -98,6 +102,13 @@ def encoded(trace: Trace, path: Path) -> bytes:
         columns = {
             name: pa.array([getattr(request, name) for request in requests], type=kind)
             for name, kind in _COLUMNS.items()
+        }
+        rare = {
+            "tenant": [each.tenant for each in requests],
+            "retention": list(map(as_text, requests)),
+        }
+        columns |= {
+            name: pa.array(rare[name], type=pa.string()) for name in _RARE if any(rare[name])
         }
         columns["block_keys"] = pa.array(keys, type=pa.list_(pa.int64()))
         if new_keys is not None:
@@ -184,13 +195,14 @@ def _facts(source: Source, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _trace(source: Source, table: pa.Table, facts: dict[str, Any]) -> Trace:
-    for name, kind in {**_COLUMNS, "block_keys": "int64", "new_keys": "string"}.items():
+    rare = dict.fromkeys((*_RARE, "new_keys"), "string")
+    for name, kind in {**_COLUMNS, "block_keys": "int64", **rare}.items():
         if name not in table.column_names:
-            if name == "new_keys":
+            if name in rare:
                 continue
             raise source.error(f"column {name} is missing")
         found = table.schema.field(name).type
-        if name not in _COLUMNS:
+        if name in {"block_keys", "new_keys"}:
             found = getattr(found, "value_type", None)
         if str(found) != kind:
             raise source.error(f"column {name} must be of type {kind}, not {found}")
@@ -199,6 +211,7 @@ def _trace(source: Source, table: pa.Table, facts: dict[str, Any]) -> Trace:
     try:
         columns = _columns(table)
         _check_row_values(source, columns)
+        columns |= _rare_columns(source, table)
         return Trace(
             requests=tuple(requests_from_columns(columns, table.num_rows)),
             block_size=facts["block_size"],
@@ -239,6 +252,18 @@ def _columns(table: pa.Table) -> dict[str, Sequence[Any]]:
             raise ValueError("a block key without a name")
         flat = [keys[number] for number in flat]
     columns["block_keys"] = [tuple(flat[start:end]) for start, end in pairwise(ends.tolist())]
+    return columns
+
+
+def _rare_columns(source: Source, table: pa.Table) -> dict[str, Sequence[Any]]:
+    columns: dict[str, Sequence[Any]] = {}
+    if "tenant" in table.column_names:
+        columns["tenant"] = table.column("tenant").to_pylist()
+    if "retention" in table.column_names:
+        texts = table.column("retention").to_pylist()
+        found = [from_text(source, text) for text in texts]
+        for name in ("retention", "output_retention"):
+            columns[name] = [each[name] for each in found]
     return columns
 
 

@@ -11,22 +11,27 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from hypothesis import strategies as st
-from hypothesis.stateful import invariant, rule
+from hypothesis.stateful import initialize, invariant, rule
 
 from kvsim.core.ops import Outcome
 from kvsim.core.tree import ROOT
 from kvsim.events import CacheCleared
-from kvsim.testing import Prompt, digest, prompts
+from kvsim.testing import Prompt, cache_configs, digest, prompts
+from kvsim.types import PartialRule
+from tests.property.driver import POLICIES as ALL_POLICIES
+from tests.property.driver import Driver
 from tests.property.manager_machine import ManagerMachine, Steps
+from tests.property.retained import RetainingDriver, retained_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from kvsim.config import CacheConfig
     from kvsim.types import BlockKey, NodeId
-    from tests.property.driver import Driver
 
 MOST_PINS = 2
 LARGEST_TIER = 10
+POLICIES = sorted(ALL_POLICIES)
 
 
 def keys_of(prompt: Prompt, driver: Driver) -> tuple[BlockKey, ...]:
@@ -124,7 +129,8 @@ class Resize:
         tiers = driver.cache.tiers
         pool = tiers[self.tier % len(tiers)].pool
         free = {block_id for block_id in pool.free if block_id < self.num_blocks}
-        ids = {*pool.free, *pool.retiring, *range(pool.limit)}
+        quarantined = pool._quarantined.values()  # noqa: SLF001  (they exist, and are not free)
+        ids = {*pool.free, *pool.retiring, *range(pool.limit)}.union(*quarantined)
         resized = driver.manager.resize(self.tier % len(tiers), self.num_blocks, driver.now)
         for op in resized.ops:
             driver.memory.start_transfer(op)
@@ -166,7 +172,29 @@ ORDERS: st.SearchStrategy[Order] = st.sampled_from(
 
 
 class UpkeepMachine(ManagerMachine):
-    """The manager's machine with an operator who gives orders at any time."""
+    """The manager's machine with an operator who gives orders at any time.
+
+    In half of its runs requests say how long their blocks are worth keeping.
+    """
+
+    @initialize(
+        config=cache_configs(),
+        policy=st.sampled_from(POLICIES),
+        partial=st.sampled_from(PartialRule),
+        timeout_ns=st.sampled_from([None, 1000]),
+        is_retained=st.booleans(),
+    )
+    def start(
+        self,
+        config: CacheConfig,
+        policy: str,
+        partial: PartialRule,
+        timeout_ns: int | None,
+        is_retained: bool,
+    ) -> None:
+        driver = RetainingDriver if is_retained else Driver
+        name = retained_policy(policy) if is_retained else policy
+        self.driver = driver(config, policy=name, partial=partial, transfer_timeout_ns=timeout_ns)
 
     @rule(order=ORDERS)
     def order(self, order: Order) -> None:
