@@ -52,7 +52,7 @@ class RetentionPolicy:
     """
 
     __slots__ = (
-        "_context", "_inner", "_key_of", "_last_info", "_listed", "_make", "_num_in",
+        "_context", "_inner", "_key_of", "_listed", "_make", "_num_in",
         "_num_listed", "_over", "_priority", "_worth",
     )  # fmt: skip
 
@@ -69,11 +69,9 @@ class RetentionPolicy:
         self._priority: dict[NodeId, int] = {}
         """Of the nodes in this tier: whose policy knows them."""
         self._over: list[tuple[int, NodeId]] = []
-        # For all tiers, by node: the key, to know one that is used again; priority, end, access.
+        # For all tiers, by node: the key, to know one that is used again; priority, and end.
         worth = context.shared.setdefault("retention.worth", {})
         self._worth = cast("dict[NodeId, tuple[BlockKey, int, int]]", worth)
-        last = context.shared.setdefault("retention.info", {})
-        self._last_info = cast("dict[NodeId, tuple[int, AccessInfo]]", last)
         self._policy_of(DEFAULT_PRIORITY)
         context.on_resize.append(self.resize)
 
@@ -132,7 +130,6 @@ class RetentionPolicy:
             self._num_in[priority] -= 1
             if reason not in _STAYS_IN_CACHE:
                 self._worth.pop(node, None)
-                self._last_info.pop(node, None)
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
         """Ask the policies, the one of the lowest priority first."""
@@ -162,7 +159,6 @@ class RetentionPolicy:
             return
         retention, key_of = info.retention, self._key_of
         for at, node in enumerate(nodes, depth):
-            self._last_info[node] = (at, info)
             if retention is not None:
                 self._worth[node] = (key_of[node], *retention.of(at))
             elif node in self._worth and self._worth[node][0] != key_of[node]:
@@ -188,7 +184,7 @@ class RetentionPolicy:
             if worth is not None and worth[2] == at:
                 del self._worth[node]
             if self._priority.get(node, self._worth_of(node)) != self._worth_of(node):
-                self._change(node, self._worth_of(node), *self._last_info[node])
+                self._change(node, self._worth_of(node), 0, None)
 
     # -- which policy has a block
 
@@ -205,8 +201,8 @@ class RetentionPolicy:
         for node in nodes:
             self._priority[node] = priority
 
-    def _change(self, node: NodeId, priority: int, depth: int, info: AccessInfo) -> None:
-        """Move a block from one policy to another."""
+    def _change(self, node: NodeId, priority: int, depth: int, info: AccessInfo | None) -> None:
+        """Move a block from one policy to another, by a hit or (`info` is None) as time passes."""
         old = self._priority[node]
         is_listed = node in self._listed
         self._unlist(node, old)
