@@ -12,20 +12,18 @@ TIME is on the clock of the trace, with its unit: ns, us, ms or s.
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from kvsim.core.interventions import Action, Intervention
 from kvsim.errors import ConfigError, UnknownNameError
+from kvsim.trace.durations import duration_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from kvsim.trace import Trace
 
-_TIME: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
-_UNITS_NS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _LARGEST: Final = 1 << 53
 _TIERS: Final = ("gpu", "cpu", "disk")
 _PREFIX: Final = ("request", "blocks")
@@ -90,9 +88,9 @@ def peak_blocks(texts: Iterable[str], tier_blocks: Sequence[int]) -> tuple[int, 
 def _parsed(text: object) -> tuple[int, Action, dict[str, str]]:
     if not isinstance(text, str):
         raise ConfigError(f"interventions must be texts such as '10s flush', not {text!r}")
-    time, action_name, *rest = [*text.split(), "", ""][: max(2, len(text.split()))]
-    at = _TIME.fullmatch(time)
-    if at is None:
+    time, action_name, *rest = text.split() if len(text.split()) > 1 else [text.strip(), ""]
+    at_ns = duration_ns(time)
+    if at_ns is None:
         raise ConfigError(
             f"interventions: {text!r} must begin with a time and its unit (ns, us, ms, s), such as"
             f" 10s or 2.5ms, not {time!r}"
@@ -110,7 +108,7 @@ def _parsed(text: object) -> tuple[int, Action, dict[str, str]]:
             )
         words[name] = value
     _check_words(text, action, words)
-    return int(Decimal(at[1]) * _UNITS_NS[at[2]]), action, words
+    return at_ns, action, words
 
 
 def _check_words(text: str, action: Action, words: Mapping[str, str]) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace.base import ReadOptions
     from kvsim.trace.source import Source
-    from kvsim.types import BlockKey
+    from kvsim.types import BlockKey, Request
 
 _MAGIC: Final = b"PAR1"
 _FORMAT, _VERSION = "kvsim-trace", 1
@@ -103,13 +103,8 @@ def encoded(trace: Trace, path: Path) -> bytes:
             name: pa.array([getattr(request, name) for request in requests], type=kind)
             for name, kind in _COLUMNS.items()
         }
-        rare = {
-            "tenant": [each.tenant for each in requests],
-            "retention": list(map(as_text, requests)),
-        }
-        columns |= {
-            name: pa.array(rare[name], type=pa.string()) for name in _RARE if any(rare[name])
-        }
+        rare = _rare_texts(requests)
+        columns |= {name: pa.array(texts, type=pa.string()) for name, texts in rare.items()}
         columns["block_keys"] = pa.array(keys, type=pa.list_(pa.int64()))
         if new_keys is not None:
             columns["new_keys"] = pa.array(new_keys, type=pa.list_(pa.string()))
@@ -137,6 +132,15 @@ def encoded(trace: Trace, path: Path) -> bytes:
         write_page_checksum=True,
     )
     return sink.getvalue()
+
+
+def _rare_texts(requests: Sequence[Request]) -> dict[str, list[str | None]]:
+    """Return the columns of `_RARE` that have something in them."""
+    texts = {
+        "tenant": [each.tenant for each in requests],
+        "retention": list(map(as_text, requests)),
+    }
+    return {name: texts[name] for name in _RARE if any(texts[name])}
 
 
 def _numbered(

@@ -10,12 +10,11 @@ a priority, the highest counts.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 from kvsim.errors import ConfigError, UserError
+from kvsim.trace.durations import duration_ns
 from kvsim.types import RetentionRange
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 _KNOWN: Final = ("tokens", "outputs", "session", "tenant", "priority", "for")
 _FORM: Final = "tokens=FIRST:END or outputs, session=, tenant=, priority= and for="
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
-_UNITS_NS: Final = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,9 +124,9 @@ def _number(name: str, value: str, text: str) -> int:
 
 
 def _duration_ns(value: str, text: str) -> int:
-    found = _DURATION.fullmatch(value)
+    found = duration_ns(value)
     if found is None:
         raise ConfigError(
             f"retain: for must be a time and its unit (ns, us, ms, s) in {text!r}, not {value!r}"
         )
-    return int(Decimal(found[1]) * _UNITS_NS[found[2]])
+    return found

@@ -187,7 +187,8 @@ def test_a_block_size_other_than_the_file_s_is_refused(tmp_path: Path) -> None:
         ({"cancelat": 9}, "unknown field 'cancelat'; did you mean 'cancel_at'?"),
         (
             {"x\ny": 9},
-            "unknown field 'x\\ny'; known: at, input, output, blocks, session, tenant, priority, cancel_at, retention,",
+            "unknown field 'x\\ny'; known: at, input, output, blocks, session, tenant, priority,"
+            " cancel_at, retention, output_retention",
         ),
     ],
 )
