@@ -115,6 +115,7 @@ class Operator:
         self.records = [InterventionRecord(each) for each in ordered]
         self._num_given = 0
         self._open: list[int] = []  # given and not done
+        self._now = 0
 
     # -- what the loop asks
 
@@ -124,6 +125,8 @@ class Operator:
 
     def next_wakeup_at(self) -> int | None:
         """Return when `step` must be called again even if nothing is answered."""
+        if self._open and not self._scheduler.has_work():
+            return self._now  # nothing else will ever wake it
         at = self._scheduler.next_wakeup_at()
         if self._num_given < len(self.records):
             order_at = self.records[self._num_given].intervention.at
@@ -132,6 +135,7 @@ class Operator:
 
     def step(self, now: int) -> Sequence[Command]:
         """Give the orders that are due, then let the scheduler decide."""
+        self._now = now
         records = self.records
         commands: list[Command] = []
         if self._open:

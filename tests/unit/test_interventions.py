@@ -145,6 +145,14 @@ def test_a_size_that_pinned_blocks_keep_off_is_told_as_unfinished() -> None:
     assert record.detail == "1 blocks beyond the size are pinned"
 
 
+def test_an_order_that_waits_when_the_last_request_is_refused_comes_to_its_end() -> None:
+    """Blocks 2 and 3 are pinned, and the size is 3: request 2 is refused, and that is all."""
+    trace = trace_of(("ab", 8), ("cd", 8), ("efgh", 16))
+    result = replayed(trace, "1500ms pin request=1", "1600ms resize gpu=3", gpu=6)
+    assert [each.status for each in result.records] == ["finished", "finished", "refused"]
+    assert result.interventions[1].status is Status.UNFINISHED
+
+
 def test_orders_after_the_last_request_are_carried_out() -> None:
     result = replayed(trace_of(("ab", 8)), "9s flush", "8s pin request=0")
     assert [each.done_at for each in result.interventions] == [8 * SECOND_NS, 9 * SECOND_NS]
