@@ -46,6 +46,7 @@ BUSY = ReplayConfig(
     delay_rate=0.004,
     hang_rate=0.004,
     seed=1,
+    interventions=("50ms weights", "60ms evict request=0"),
 )
 
 
