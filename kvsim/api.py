@@ -23,6 +23,8 @@ from kvsim.result_parts import RecordingFigures, TraceFacts
 from kvsim.run_file import load_run_file
 from kvsim.sizing import needed_blocks, resolve
 from kvsim.trace import Trace, annotate_next_use, load, load_sample
+from kvsim.trace.retaining import retain_blocks
+from kvsim.trace.salting import salt_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -95,6 +97,10 @@ def replay(
     if isinstance(asked, str):
         name = asked  # where it was found, so that the run can be repeated
     loaded = _load(trace, config)
+    if config.salt_rule is not None:
+        loaded = salt_keys(loaded, config.salt_rule)
+    if config.retain is not None:
+        loaded = retain_blocks(loaded, config.retain)
     job = Job(
         config=replace(resolve(config, loaded), policy=name),
         trace=annotate_next_use(loaded) if needs_future else loaded,
@@ -226,6 +232,7 @@ def _result(
         rank_block_bytes=outcome.rank_block_bytes,
         num_ranks=outcome.num_ranks,
         tensors=outcome.tensors,
+        interventions=outcome.interventions,
         notes=(*trace.repairs, *_notes(job, outcome.records), *outcome.notes),
         events=None if job.log is None else job.log.events,
         turns=job.turns,

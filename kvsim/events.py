@@ -169,6 +169,16 @@ class CacheCleared(NamedTuple):
     version: int
 
 
+class InterventionTaken(NamedTuple):
+    """What came of an operator's order, by its position; see `kvsim.core.interventions.Status`."""
+
+    at: int
+    position: int
+    action: str
+    status: str
+    detail: str
+
+
 Event: TypeAlias = (
     RequestRefused
     | RequestAdmitted
@@ -185,4 +195,5 @@ Event: TypeAlias = (
     | BlocksFreed
     | BlocksQuarantined
     | CacheCleared
+    | InterventionTaken
 )

@@ -22,6 +22,7 @@ from kvsim.collector import paused_collector
 from kvsim.core.engine import run
 from kvsim.core.instant import replay_instantly
 from kvsim.core.ops import Completion, Forward
+from kvsim.interventions import peak_blocks
 from kvsim.recording import recorder
 from kvsim.sizing import cost_model
 from kvsim.trace import scale_time
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from kvsim.analysis.timeline import TurnRecord
     from kvsim.backends.setup import TensorFigures
     from kvsim.core.engine import TurnObserver
+    from kvsim.core.interventions import InterventionRecord
     from kvsim.core.ops import Answer, Command
     from kvsim.core.ports import Backend, EventSink, EvictionPolicy, PolicyContext
     from kvsim.cost import RooflineCost
@@ -111,6 +113,7 @@ class RunOutcome:
     num_turns: int = 0
     tensors: TensorFigures | None = None
     notes: tuple[str, ...] = ()
+    interventions: tuple[InterventionRecord, ...] = ()
 
 
 def with_time_scale(job: Job) -> Job:
@@ -152,8 +155,9 @@ def run_timed(job: Job) -> RunOutcome:
 def _run_timed(
     job: Job, *, sink: EventSink | None, around: Callable[[Backend], Backend]
 ) -> RunOutcome:
-    manager, scheduler = build_core(job.config, job.trace, job.new_policy, sink=sink)
-    setup = job.setup(manager.config.tier_blocks)
+    core = build_core(job.config, job.trace, job.new_policy, sink=sink)
+    manager, scheduler = core.manager, core.scheduler
+    setup = job.setup(peak_blocks(job.config.interventions, manager.config.tier_blocks))
     transfers = TransferLog()
     observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
     if job.progress is not None:
@@ -163,7 +167,7 @@ def _run_timed(
     if job.log is not None and job.turns is not None:
         backend = TimelineBackend(backend, job.log.events, job.turns)
     try:
-        num_turns = run(scheduler, backend, observer=observer)
+        num_turns = run(core.decider, backend, observer=observer)
     finally:
         backend.close()
     if job.config.clock is Clock.WALL:
@@ -180,6 +184,7 @@ def _run_timed(
         num_turns=num_turns,
         tensors=None if opened.tensors is None else opened.tensors(),
         notes=tuple(opened.notes()),
+        interventions=() if core.operator is None else tuple(core.operator.records),
     )
 
 
@@ -225,11 +230,11 @@ class _StepTimes:
 def _simulated_steps_ns(job: Job) -> int:
     """Return how long all steps of a job take together in the simulator."""
     job = replace(job, config=job.config.simulated())
-    manager, scheduler = build_core(job.config, job.trace, job.new_policy)
-    opened = open_backend("sim", job.setup(manager.config.tier_blocks))
+    core = build_core(job.config, job.trace, job.new_policy)
+    opened = open_backend("sim", job.setup(core.manager.config.tier_blocks))
     times = _StepTimes()
     try:
-        run(scheduler, opened.backend, observer=times)
+        run(core.decider, opened.backend, observer=times)
     finally:
         opened.backend.close()
     return times.total_ns

@@ -206,13 +206,13 @@ def rerun(
         backend = RecordedBackend(turns)
         kept = Keeper(backend) if keep else None
         with paused_collector(), _Outcome() as outcome:
-            _, scheduler = build_core(
+            core = build_core(
                 config,
                 annotate_next_use(trace) if needs_future else trace,
                 new_policy,
                 sink=backend if kept is None else kept,
             )
-            run(scheduler, backend if kept is None else kept.backend)
+            run(core.decider, backend if kept is None else kept.backend)
         error = outcome.error
         if isinstance(error, RecordingError | MemoryError):
             raise error
@@ -224,7 +224,7 @@ def rerun(
         difference=difference,
         failure=end.failure,
         error=None if isinstance(error, RecordingOverError) else error,
-        kept=None if kept is None else kept.run(config, trace, scheduler.ended),
+        kept=None if kept is None else kept.run(config, trace, core.scheduler.ended),
     )
 
 

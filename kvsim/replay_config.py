@@ -12,7 +12,10 @@ from kvsim.backends.setup import LONGEST_SILENCE_NS, Clock, ForwardTime, Workers
 from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
 from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
+from kvsim.interventions import check_interventions
 from kvsim.presets import find_hardware, find_model
+from kvsim.trace.retaining import parse_retain
+from kvsim.trace.salting import SaltBy
 from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
@@ -96,6 +99,12 @@ class ReplayConfig:
     forward
         On the wall clock: whether a step takes its "cost" (the default), "none" at all, or what
         a real "attention" step over the block tables takes.
+    interventions
+        What an operator does meanwhile, such as "10s resize gpu=5000"; see `kvsim.interventions`.
+    retain
+        How long blocks are worth keeping, as rules; see `kvsim.trace.retaining`.
+    salt_by
+        "tenant" or "session": those of two share no block, even where their prompts are equal.
 
     Raises
     ------
@@ -148,6 +157,9 @@ class ReplayConfig:
     worker_timeout_ns: int | None = None
     time_scale: float | str | None = None
     forward: str | None = None
+    interventions: tuple[str, ...] = ()
+    retain: str | None = None
+    salt_by: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes()
@@ -164,6 +176,8 @@ class ReplayConfig:
                 f"warmup must be a share of the requests from 0 to less than 1, not {self.warmup!r}"
             )
         self._check_backend()
+        check_interventions(self.interventions, is_instant=self.instant)
+        _ = parse_retain(self.retain or ""), self.salt_rule
         _ = self.partial_rule, self.kv_bits, self.model_shape, self.machine, self.faults
         self.scheduler()
         self.cache(block_size=self.block_size or 1)
@@ -172,6 +186,11 @@ class ReplayConfig:
     def partial_rule(self) -> PartialRule | None:
         """What becomes of a last block that is not full; None: as is usual for the format."""
         return None if self.partial is None else _choice("partial", self.partial, PartialRule)
+
+    @property
+    def salt_rule(self) -> SaltBy | None:
+        """Who shares no blocks with whom; None: everybody with everybody."""
+        return None if self.salt_by is None else _choice("salt_by", self.salt_by, SaltBy)
 
     @property
     def kv_bits(self) -> int:
@@ -286,6 +305,8 @@ class ReplayConfig:
         """
         check_names(settings)
         given = {name: value for name, value in settings.items() if value is not None}
+        if isinstance(given.get("interventions"), list):  # as TOML has it
+            given["interventions"] = tuple(cast("list[str]", given["interventions"]))
         for pair in _EITHER_OR:
             for this, that in (pair, pair[::-1]):
                 if this in given:
@@ -303,6 +324,7 @@ class ReplayConfig:
         for name in ("model", "hardware"):
             if not isinstance(values[name], str):
                 values[name] = asdict(values[name])
+        values["interventions"] = list(self.interventions)
         return values
 
     def _check_backend(self) -> None:
@@ -349,7 +371,7 @@ class ReplayConfig:
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
 _TEXTS: Final = (
     "policy", "swap_in", "format", "partial", "backend", "shape", "layout", "device", "workers",
-    "forward",
+    "forward", "retain", "salt_by",
 )  # fmt: skip
 _WALL_CLOCK_ONLY: Final = (
     "shape", "layout", "extra_layers", "expand_ratio", "device", "ranks", "workers",

@@ -19,6 +19,7 @@ from kvsim.analysis.metrics import (
     transfer_figures,
     ttft_ns,
 )
+from kvsim.analysis.orders import intervention_figures
 from kvsim.core.sequence import Status
 from kvsim.errors import UserError
 from kvsim.result_parts import RecordingFigures, TierFigures, TraceFacts
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from kvsim.analysis.steps import RunLog
     from kvsim.analysis.timeline import TurnRecord
     from kvsim.backends.setup import TensorFigures
+    from kvsim.core.interventions import InterventionRecord
     from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
@@ -71,6 +73,8 @@ class ReplayResult:
         What became of the bytes of real tensors; None if there were none.
     recording
         The turns of the engine that were recorded; None if they were not.
+    interventions
+        What became of the orders of an operator, in the order of their times.
     """
 
     config: ReplayConfig
@@ -88,6 +92,7 @@ class ReplayResult:
     turns: list[TurnRecord] | None = None
     tensors: TensorFigures | None = None
     recording: RecordingFigures | None = None
+    interventions: tuple[InterventionRecord, ...] = ()
 
     # -- figures
 
@@ -146,6 +151,7 @@ class ReplayResult:
             "definitions": dict(DEFINITIONS),
             "duplicate_blocks": self.num_duplicate_blocks,
             "hits": self.hits,
+            "interventions": [intervention_figures(each) for each in self.interventions],
             "notes": list(self.notes),
             "preemptions": self.num_preemptions,
             "provenance": asdict(self.provenance),

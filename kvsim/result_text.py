@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from kvsim.analysis.orders import intervention_row
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -49,6 +51,7 @@ def fact_rows(result: ReplayResult, *, num_warmup: int) -> list[tuple[str, str]]
         same = {None: "", True: ", identical when replayed", False: ", NOT identical"}
         turns = result.recording["turns"]
         rows.append(("recording", f"{turns:,} turns{same[result.recording['identical']]}"))
+    rows += map(intervention_row, result.interventions)
     if result.num_preemptions:
         rows.append(("preemptions", f"{result.num_preemptions:,}"))
     if result.num_duplicate_blocks:

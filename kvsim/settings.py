@@ -53,3 +53,6 @@ class Settings(TypedDict, total=False):
     worker_timeout_ns: int | None
     time_scale: float | str | None
     forward: str | None
+    interventions: tuple[str, ...]
+    retain: str | None
+    salt_by: str | None

@@ -84,16 +84,21 @@ def without_excess(config: ReplayConfig, trace: Trace) -> ReplayConfig:
     With the excess nothing is ever evicted, and neither is it without: each attempt of a request
     takes its blocks once, and the low-water mark comes on top.
     """
-    num_attempts = config.max_attempts if _can_fail(config) else 1
-    needed = (needed_blocks(each, config, trace.block_size) for each in trace.requests)
-    most = sum(needed) * num_attempts
-    cache = config.cache(block_size=trace.block_size)
-    most += cache.swap_batch + cache.low_watermark
+    most = most_blocks(config, trace)
     return replace(
         config,
         gpu_blocks=min(config.gpu_blocks or 1, most),
         cpu_blocks=min(config.cpu_blocks or 0, most),
     )
+
+
+def most_blocks(config: ReplayConfig, trace: Trace) -> int:
+    """Return more blocks than the whole trace together can ever take."""
+    num_attempts = config.max_attempts if _can_fail(config) else 1
+    needed = (needed_blocks(each, config, trace.block_size) for each in trace.requests)
+    most = sum(needed) * num_attempts
+    cache = config.cache(block_size=trace.block_size)
+    return most + cache.swap_batch + cache.low_watermark
 
 
 def _can_fail(config: ReplayConfig) -> bool:

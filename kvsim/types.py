@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 
+from kvsim.errors import ConfigError
+
 NodeId: TypeAlias = int  # small and dense; used again after the node is gone
 BlockId: TypeAlias = int  # a position in one tier's pool, 0 <= id < capacity
 OpId: TypeAlias = int  # rises by one with every op of a run
@@ -42,6 +44,66 @@ class Rng(Protocol):
         """Return an integer in [0, stop)."""
 
 
+DEFAULT_PRIORITY = 35
+"""Retention priority of a block that nothing is said about. Source: TensorRT-LLM's default."""
+
+HIGHEST_PRIORITY = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionRange:
+    """How long the KV of a range of tokens is worth keeping, as a request says.
+
+    Of evictable blocks those of the lowest priority go first, whatever the eviction policy says;
+    the policy orders those of one priority. A block that holds tokens of several ranges has the
+    highest of their priorities, and of equal ones the longest duration.
+
+    Parameters
+    ----------
+    first_token, end_token
+        The range of the prompt, the end not included; None: to the end of the prompt. For output
+        tokens both keep their defaults.
+    priority
+        0 to 100.
+    duration_ns
+        From the admission of the request on; then the priority is the default again. None: for
+        good, until a request says something else.
+
+    Raises
+    ------
+    ConfigError
+        If a number is impossible.
+
+    Source: KvCacheRetentionConfig of TensorRT-LLM (ranges, durations, 0 to 100, 35 by default).
+    """
+
+    first_token: int = 0
+    end_token: int | None = None
+    priority: int = DEFAULT_PRIORITY
+    duration_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in (("first_token", 0), ("end_token", 1), ("duration_ns", 1)):
+            value = getattr(self, name)
+            if value is None and name != "first_token":
+                continue
+            if type(value) is not int or value < least:
+                raise ConfigError(
+                    f"{name} of a retention range must be an integer of at least {least},"
+                    f" not {value!r}"
+                )
+        if self.end_token is not None and self.end_token <= self.first_token:
+            raise ConfigError(
+                f"end_token of a retention range must be above its first_token"
+                f" ({self.first_token}), not {self.end_token}"
+            )
+        if type(self.priority) is not int or not 0 <= self.priority <= HIGHEST_PRIORITY:
+            raise ConfigError(
+                f"priority of a retention range must be an integer from 0 to {HIGHEST_PRIORITY},"
+                f" not {self.priority!r}"
+            )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One line of a trace: what arrives, when, and which cacheable blocks its prompt has.
@@ -66,6 +128,11 @@ class Request:
     next_use_at
         For clairvoyant policies: `next_use_at[i]` is the request index at which block i is
         requested next (`NEVER` if it is not). See `kvsim.trace.annotate_next_use`.
+    retention, output_retention
+        How long blocks of the prompt, and of the output, are worth keeping. Nothing said: () and
+        None.
+    tenant
+        Whose request this is, if the trace says so.
     """
 
     request_id: RequestId
@@ -77,3 +144,6 @@ class Request:
     priority: int = 0
     cancelled_at: int | None = None
     next_use_at: Sequence[int] | None = None
+    retention: tuple[RetentionRange, ...] = ()
+    output_retention: RetentionRange | None = None
+    tenant: str | None = None

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kvsim.types import BlockKey
 
 Scalar: TypeAlias = bool | int | float | str | None
-Settings: TypeAlias = dict[str, Scalar | dict[str, Scalar | dict[str, Scalar]]]
+Settings: TypeAlias = dict[str, Scalar | list[str] | dict[str, Scalar | dict[str, Scalar]]]
 """The settings of a run, as `ReplayConfig.to_dict` gives them."""
 
 _LEAST_INT: Final = -(1 << 63)

@@ -25,6 +25,14 @@ def time_scale(text: str) -> float | str:
         return text
 
 
+def words(text: str) -> str:
+    """Return a word of an intervention."""
+    return text
+
+
+SPELT: Final = {"interventions": "at"}
+"""Settings whose option is called otherwise."""
+
 OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
     "cache": {
         "gpu_blocks": (int, "GPU blocks; default: what the hardware leaves beside the weights"),
@@ -35,6 +43,8 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
         "swap_batch_blocks": (int, "blocks a write-back moves at least; default: gpu/32, <= 128"),
         "low_watermark_blocks": (int, "free blocks at which it begins ahead; default: the batch"),
         "keep_outputs": (bool, "keep full blocks of output tokens; default: yes"),
+        "retain": (str, "how long blocks are worth keeping, e.g. 'tokens=0:512,priority=80'"),
+        "salt_by": (str, "keep apart the blocks of each tenant, or of each session"),
     },
     "trace": {
         "format": (str, "format of the file; default: found from its content"),
@@ -51,6 +61,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
     "run": {
         "instant": (bool, "one request after another, all done at once: hits without time"),
         "seed": (int, "for policies that draw, and for faults; default: 0"),
+        "interventions": (words, "what an operator does then, e.g. 10s resize gpu=5000"),
     },
     "scheduler": {
         "token_budget": (int, "most tokens a step computes; default: 8192"),
@@ -109,8 +120,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     for group, options in OPTIONS.items():
         titled = parser.add_argument_group(group)
         for name, (kind, text) in options.items():
-            option = f"--{name.replace('_', '-')}"
-            if kind is bool:
+            option = f"--{SPELT.get(name, name).replace('_', '-')}"
+            if kind is words:
+                titled.add_argument(
+                    option, dest=name, nargs="+", action="append", metavar="WORD", help=text
+                )
+            elif kind is bool:
                 titled.add_argument(option, action=BooleanOptionalAction, help=text)
             else:
                 titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
@@ -134,6 +149,8 @@ def run(arguments: Namespace) -> int:
     events = needs_events(arguments)
     engine = take_engine(arguments)
     settings = {name: getattr(arguments, name) for group in OPTIONS.values() for name in group}
+    if arguments.interventions is not None:
+        settings["interventions"] = tuple(map(" ".join, arguments.interventions))
     notes = []
     if engine is not None:
         settings["policy"] = settings["policy"] or engine.policy

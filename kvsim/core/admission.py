@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kvsim.core.ops import Transfer
     from kvsim.core.ports import AccessInfo
     from kvsim.core.tier import Tier
+    from kvsim.core.upkeep import Upkeep
     from kvsim.types import NodeId, OpId
 
 
@@ -59,11 +60,16 @@ class Admitter:
         Frees blocks.
     swap_batch_blocks
         How many blocks a write-back moves at least.
+    upkeep
+        Empties blocks that are retiring.
     """
 
-    def __init__(self, cache: CacheState, evictor: Evictor, swap_batch_blocks: int) -> None:
+    def __init__(
+        self, cache: CacheState, evictor: Evictor, upkeep: Upkeep, swap_batch_blocks: int
+    ) -> None:
         self._cache = cache
         self._evictor = evictor
+        self._upkeep = upkeep
         self._swap_batch = swap_batch_blocks
 
     def without_reloads(
@@ -89,6 +95,8 @@ class Admitter:
         # Own hits on their way down will be kept, so their blocks do not come free.
         own_leaving = states.count(LEAVING)
         shortfall = num_needed - len(gpu.pool.free) - gpu.copies.num_in[LEAVING] + own_leaving
+        if gpu.pool.retiring:
+            shortfall += cache.num_leaving_for_good(path)
         if shortfall <= 0:
             return Deferred()
         if not cache.has_evictable(shortfall, path):
@@ -100,7 +108,7 @@ class Admitter:
             guards += [node for node, state in below if state in {ABSENT, LEAVING}]
         for node in guards:
             cache.hold_all(node)
-        ops = tuple(self._reclaim(shortfall, now))
+        ops = tuple(self._reclaim(shortfall, now, path))
         is_enough = num_needed <= len(gpu.pool.free)
         for node in guards[1:] if is_enough else guards:
             cache.unhold_all(node)
@@ -108,7 +116,7 @@ class Admitter:
             return Admission(ops=ops) if ops else ADMITTED
         return Deferred(ops=ops)
 
-    def _reclaim(self, shortfall: int, now: int) -> list[Transfer]:
+    def _reclaim(self, shortfall: int, now: int, path: list[NodeId]) -> list[Transfer]:
         """Evict until `shortfall` blocks are free or on their way, which the caller knows to be.
 
         One round does it, except after a failed write-back: then blocks are dropped at once, and
@@ -116,14 +124,24 @@ class Admitter:
         """
         gpu = self._cache.gpu
         batch = self._swap_batch if self._cache.lower is not None else 1
-        target = len(gpu.pool.free) + gpu.copies.num_in[LEAVING] + shortfall
         ops: list[Transfer] = []
-        num_free = -1
-        while shortfall > 0 and not ops and num_free != len(gpu.pool.free):
+        if gpu.pool.retiring:
+            # First, or the policy may choose what frees nothing.
+            before = self._num_coming(path)
+            ops += self._upkeep.retire(now)
+            shortfall -= self._num_coming(path) - before
+        target = len(gpu.pool.free) + gpu.copies.num_in[LEAVING] + shortfall
+        num_free, num_ops = -1, len(ops)
+        while shortfall > 0 and len(ops) == num_ops and num_free != len(gpu.pool.free):
             num_free = len(gpu.pool.free)
             ops += self._evictor.reclaim(max(shortfall, batch), now)
             shortfall = target - len(gpu.pool.free) - gpu.copies.num_in[LEAVING]
         return ops
+
+    def _num_coming(self, path: list[NodeId]) -> int:
+        gpu = self._cache.gpu
+        coming = len(gpu.pool.free) + gpu.copies.num_in[LEAVING]
+        return coming - self._cache.num_leaving_for_good(path)
 
     def fetch(
         self, attempt: Attempt, path: list[NodeId], states: bytes, info: AccessInfo, now: int

@@ -90,6 +90,11 @@ class Attempt:
     duplicates
         Private blocks, by position in the table, that are being computed although `path` goes
         through a node with that content. They go when the computation is done.
+    weight_version
+        Version of the weights at admission. Once the manager's is another, nothing that this
+        attempt computes becomes a node.
+    is_cut_off
+        Whether `path` was taken out of the tree under the attempt. It then holds each node of it.
     """
 
     __slots__ = (
@@ -97,6 +102,7 @@ class Attempt:
         "duplicates",
         "info",
         "is_admitted",
+        "is_cut_off",
         "keys",
         "layout",
         "no_reload",
@@ -110,6 +116,7 @@ class Attempt:
         "path",
         "request",
         "table",
+        "weight_version",
     )
 
     def __init__(
@@ -133,6 +140,8 @@ class Attempt:
             self.add_output_keys(layout.num_full_blocks(request.num_input_tokens + num_made))
         self.info: AccessInfo | None = None
         self.is_admitted = False
+        self.is_cut_off = False
+        self.weight_version = 0
         self.path: list[NodeId] = []
         self.table: list[BlockId] = []
         self.num_hit_blocks = self.num_reload_blocks = self.num_joined_blocks = 0

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from kvsim.core.attempt import Attempt
     from kvsim.core.ops import Answer
     from kvsim.core.ports import EventSink, EvictionPolicy, Peel
-    from kvsim.types import BlockId, NodeId, OpId, RequestId, TierIndex
+    from kvsim.core.upkeep import PinnedPrefix
+    from kvsim.types import BlockId, BlockKey, NodeId, OpId, RequestId, TierIndex
 
 
 _NOTHING: frozenset[OpId] = frozenset()
@@ -94,6 +95,10 @@ class CacheState:
     drop_next
         The last write-back failed: the next eviction drops instead, so that a broken link
         cannot stop the instance.
+    prefix_pins
+        Pinned prefixes, by the key of their last block.
+    weight_version
+        Rises when the weights change. Nodes in the index are of this version.
     """
 
     def __init__(
@@ -132,6 +137,8 @@ class CacheState:
         self.num_rescued = 0
         self.version = 0
         self.drop_next = False
+        self.prefix_pins: dict[BlockKey, PinnedPrefix] = {}
+        self.weight_version = 0
 
     # -- what keeps a copy where it is
 
@@ -233,11 +240,14 @@ class CacheState:
         self.tree.remove([node for node in nodes if not (above[node] or below[node])])
 
     def detach(self, top: NodeId) -> None:
-        """Take `top` and all below it out of the tree; nobody may hold a reference into it.
+        """Take `top` and all below it out of the tree; no attempt may hold a reference into it.
 
         Copies that an op still touches go when it settles.
         """
-        nodes = self.tree.subtree(top)
+        self.detach_all(self.tree.subtree(top))
+
+    def detach_all(self, nodes: Sequence[NodeId]) -> None:
+        """As `detach`, for attached nodes with all that is below them, parents before children."""
         for tier in self.tiers:
             state = tier.copies.state
             if known := [node for node in nodes if self.is_known(tier, node)]:
@@ -278,7 +288,9 @@ class CacheState:
             if tier.copies.state[node] == READY and not tier.copies.holds[node]:
                 self.emit_freed(tier, tier.copies.blocks_of([node]))
                 self.drop(tier, [node], CopyEvent.DROP)
-        if node in self.tree.detached and not self.tree.pins[node]:
+        if node not in self.tree.detached or self.tree.pins[node]:
+            return
+        if not any(tier.copies.state[node] for tier in self.tiers):
             self.forget([node])
 
     # -- counts
@@ -291,7 +303,8 @@ class CacheState:
         """
         num_in = self.gpu.copies.num_in
         quick = num_in[READY] - self.num_path_blocks - len(path) - len(self.tree.detached)
-        if quick >= n and not (self.transfers or self.forwards):
+        quick -= len(self.gpu.pool.retiring)
+        if quick >= n and not (self.transfers or self.forwards or self.prefix_pins):
             return True
         return quick >= n + self._num_op_pinned() or self.num_evictable(path) >= n
 
@@ -299,22 +312,35 @@ class CacheState:
         """Count the GPU blocks that eviction can free in the end: READY, attached, held by nobody.
 
         `path` counts as held. A copy hit again on its way down keeps its ancestors too until that
-        op settles; these few are counted as evictable.
+        op settles; these few are counted as evictable. A retiring block is freed for nobody.
         """
         held = set(path).union(self.tree.detached, *(a.path for a in self.live.values()))
         for node in self._op_pins():
             held.update(self.tree.path_to(node))
-        state = self.gpu.copies.state
+        state, retiring = self.gpu.copies.state, self.gpu.pool.retiring
+        if retiring:
+            block = self.gpu.copies.block
+            held.update(v for v in self.tree.index.values() if state[v] and block[v] in retiring)
         num_held = bytes(map(state.__getitem__, held)).count(READY)
         return self.gpu.copies.num_in[READY] - num_held
 
+    def num_leaving_for_good(self, path: Sequence[NodeId]) -> int:
+        """Count the GPU blocks, not of `path`, that come free for nobody as they are retiring."""
+        retiring = self.gpu.pool.retiring
+        if not retiring:
+            return 0
+        state, block = self.gpu.copies.state, self.gpu.copies.block
+        leaving = {v for each in self.transfers.values() for v in each.nodes if state[v] == LEAVING}
+        return sum(block[node] in retiring for node in leaving.difference(path))
+
     def _num_op_pinned(self) -> int:
-        """Bound how many nodes are held by references that ended attempts left to their ops."""
+        """Bound how many nodes are held by what is no attempt: ops, and pins of prefixes."""
         return sum(len(self.tree.path_to(node)) for node in self._op_pins())
 
     def _op_pins(self) -> list[NodeId]:
         pins = [node for transfer in self.transfers.values() for node in transfer.pins]
         pins += [node for forward in self.forwards.values() for node in forward.pins]
+        pins += [node for prefix in self.prefix_pins.values() for node in prefix.held]
         return pins
 
     # -- events

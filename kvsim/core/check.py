@@ -63,9 +63,9 @@ def _check_nodes(cache: CacheState, used: list[NodeId]) -> None:
 
 def _check_references(cache: CacheState, used: list[NodeId]) -> None:
     tree = cache.tree
-    pins: Counter[NodeId] = Counter(
-        attempt.path[-1] for attempt in cache.live.values() if attempt.path
-    )
+    pins: Counter[NodeId] = Counter()
+    for attempt in cache.live.values():
+        pins.update(attempt.path if attempt.is_cut_off else attempt.path[-1:])
     for transfer in cache.transfers.values():
         pins.update(transfer.pins)
     for forward in cache.forwards.values():
@@ -76,6 +76,12 @@ def _check_references(cache: CacheState, used: list[NodeId]) -> None:
         while above != ROOT:
             refs[above] += count
             above = tree.parent[above]
+    for prefix in cache.prefix_pins.values():
+        # Held where it is: on the GPU only from the time when it comes there.
+        pins.update(prefix.held)
+        _require(tree.is_path(tree.match(prefix.keys)), "a pinned prefix is no path")
+        last = tree.match(prefix.keys)[-1:]
+        _require(last == prefix.held[-1:], "a pin does not hold the end of its prefix")
     for node in used:
         _require(tree.pins[node] == pins[node], f"node {node}: {tree.pins[node]} pins kept")
         if refs[node] and node not in tree.detached:
@@ -88,8 +94,14 @@ def _check_attempts(cache: CacheState) -> None:
     tree, gpu = cache.tree, cache.gpu.copies
     for attempt in cache.live.values():
         path, table = attempt.path, attempt.table
-        _require(tree.is_path(path), "an attempt's path is not a path of the tree")
-        _require(not any(v in tree.detached for v in path), "a live path is detached")
+        if attempt.is_cut_off:
+            _require(tree.detached.issuperset(path), "a path was cut off and is in the tree")
+            _require(attempt.weight_version < cache.weight_version, "a path of today is cut off")
+        else:
+            _require(tree.is_path(path), "an attempt's path is not a path of the tree")
+            _require(tree.detached.isdisjoint(path), "a live path is detached")
+            is_today = attempt.weight_version == cache.weight_version
+            _require(is_today or not path, "a path of old weights is in the tree")
         _require(len(table) >= len(path), "an attempt's table is shorter than its path")
         for i, node in enumerate(path):
             _require(tree.key_of[node] == attempt.keys[i], f"block {i} has another key")

@@ -45,6 +45,7 @@ class Evictor:
         self._cache = cache
         self._new_op_id = new_op_id
         self._timeout_ns = timeout_ns
+        self._retired_from: Tier | None = None
         self._places = [Place(instance=instance, tier=tier.index) for tier in cache.tiers]
 
     def reclaim(self, n: int, now: int) -> list[Transfer]:
@@ -66,7 +67,25 @@ class Evictor:
             # Where nothing could go, something is held by an open op; then it is still to be done.
             cache.drop_next = len(gpu.pool.free) == num_free
             return []
-        victims = self._choose(gpu, n, now)
+        return self._write_back(gpu, lower, self._choose(gpu, n, now), now)
+
+    def move_out(self, tier: Tier, victims: list[NodeId], now: int) -> list[Transfer]:
+        """As `reclaim`, for victims (children first) that the policy has been told are gone."""
+        cache = self._cache
+        self._retired_from = tier
+        ops: list[Transfer] = []
+        if tier is not cache.gpu or cache.lower is None:
+            self._drop_chosen(tier, victims)
+        elif cache.drop_next:
+            self._sort_out(tier, cache.lower, victims, 0)
+        else:
+            ops = self._write_back(tier, cache.lower, victims, now)
+        self._retired_from = None
+        return ops
+
+    def _write_back(
+        self, gpu: Tier, lower: Tier, victims: list[NodeId], now: int
+    ) -> list[Transfer]:
         missing = len(victims) - len(lower.pool.free)
         if missing > 0:
             self._drop_victims(lower, missing, now)
@@ -76,7 +95,7 @@ class Evictor:
             demoted = self._sort_out(gpu, lower, victims, num_slots)
         if not demoted:
             return []
-        gpu.policy.on_remove(demoted, RemoveReason.DEMOTED)
+        self._tell_removed(gpu, demoted, RemoveReason.DEMOTED)
         return [self._demote(demoted, lower, now)]
 
     def _drop_rather_than_move(self, gpu: Tier, lower: Tier, n: int, now: int) -> None:
@@ -166,7 +185,7 @@ class Evictor:
         if cache.sink is not None:
             cache.emit_removed(tier, victims, RemoveCause.EVICTED)
         tier.pool.give_dropped(tier.copies.blocks_of(victims))
-        tier.policy.on_remove(victims, RemoveReason.EVICTED)
+        self._tell_removed(tier, victims, RemoveReason.EVICTED)
         cache.forget(victims)
 
     def _sort_out(
@@ -215,11 +234,16 @@ class Evictor:
         self._cache.emit_removed(gpu, twins, RemoveCause.DEMOTED)
         gpu.copies.move(twins, CopyEvent.LEFT)
         gpu.pool.give_dropped(gpu.copies.blocks_of(twins))
-        gpu.policy.on_remove(twins, RemoveReason.DEMOTED)
+        self._tell_removed(gpu, twins, RemoveReason.DEMOTED)
+
+    def _tell_removed(self, tier: Tier, nodes: list[NodeId], reason: RemoveReason) -> None:
+        """Tell the policy, unless it has heard of these nodes as retired."""
+        if tier is not self._retired_from:
+            tier.policy.on_remove(nodes, reason)
 
     def _put_back(self, gpu: Tier, kept: list[NodeId]) -> None:
         gpu.copies.move(kept, CopyEvent.RESCUE)
-        gpu.policy.on_remove(kept, RemoveReason.DEMOTED)
+        self._tell_removed(gpu, kept, RemoveReason.DEMOTED)
         gpu.policy.on_insert(kept, 0, None)
         for node in kept:
             if not gpu.copies.holds[node]:

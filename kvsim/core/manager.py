@@ -16,9 +16,11 @@ from kvsim.core.cache import CacheState, OpenForward
 from kvsim.core.check import check_cache
 from kvsim.core.eviction import Evictor
 from kvsim.core.filling import Filler
-from kvsim.core.ports import AccessInfo, PolicyContext
+from kvsim.core.ports import PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
+from kvsim.core.retention import access_info
 from kvsim.core.settlement import Settler
+from kvsim.core.upkeep import Upkeep
 from kvsim.errors import MisuseError
 from kvsim.events import AttemptEnded, EndReason, RequestAdmitted, RequestGrown
 
@@ -57,6 +59,12 @@ class CacheManager:
         Deadline of a Transfer after its issue; None: none.
     sink
         Where events go; None: nowhere.
+
+    Attributes
+    ----------
+    upkeep
+        What an operator asks. His orders are called here: `pin_prefix`, `unpin_prefix`, `evict`,
+        `flush`, `bump_weight_version` and `resize`; see `kvsim.core.upkeep.Upkeep`.
     """
 
     def __init__(
@@ -71,19 +79,20 @@ class CacheManager:
         sink: EventSink | None = None,
     ) -> None:
         shared: dict[str, object] = {}
+        listeners: list[list[Callable[[int, int], None]]] = []
 
         def build(tier: TierIndex, capacity: int, tree: PrefixTree) -> EvictionPolicy:
-            return new_policy(
-                PolicyContext(
-                    tier=tier,
-                    capacity_blocks=capacity,
-                    num_nodes=tree.num_nodes,
-                    key_of=tree.key_of,
-                    rng=rng,
-                    recompute_ns=recompute_ns,
-                    shared=shared,
-                )
+            context = PolicyContext(
+                tier=tier,
+                capacity_blocks=capacity,
+                num_nodes=tree.num_nodes,
+                key_of=tree.key_of,
+                rng=rng,
+                recompute_ns=recompute_ns,
+                shared=shared,
             )
+            listeners.append(context.on_resize)
+            return new_policy(context)
 
         self.config = config
         self._swap_batch = config.swap_batch
@@ -97,8 +106,12 @@ class CacheManager:
             timeout_ns=transfer_timeout_ns,
         )
         self._settler = Settler(self._cache, self.release)
-        self._admitter = Admitter(self._cache, self._evictor, config.swap_batch)
+        self.upkeep = upkeep = Upkeep(self._cache, self._evictor, listeners)
+        self._admitter = Admitter(self._cache, self._evictor, upkeep, config.swap_batch)
         self._filler = Filler(self._cache)
+        self.pin_prefix, self.unpin_prefix = upkeep.pin_prefix, upkeep.unpin_prefix
+        self.evict, self.flush, self.resize = upkeep.evict, upkeep.flush, upkeep.resize
+        self.bump_weight_version = upkeep.bump_weight_version
 
     # -- queries
 
@@ -179,7 +192,7 @@ class CacheManager:
             cache.hold_all(path[-1])
         if path:
             cache.tree.pins[path[-1]] += 1
-        info = attempt.info = _access_info(attempt, now)
+        info = attempt.info = access_info(attempt, now)
         if ABSENT in states or LEAVING in states:
             ops += self._admitter.fetch(attempt, path, states, info, now)
         elif path:
@@ -193,6 +206,7 @@ class CacheManager:
         attempt.num_hit_blocks = num_matched
         attempt.num_joined_blocks = states.count(INCOMING)
         attempt.is_admitted = True
+        attempt.weight_version = cache.weight_version
         cache.live[request_id] = attempt
         cache.num_path_blocks += num_matched
         if cache.sink is not None:
@@ -211,6 +225,8 @@ class CacheManager:
             if forward is None:
                 forward = self._cache.forwards[op_id] = OpenForward()
             self._filler.fill(attempt, start, end, forward, op_id)
+            if self._cache.prefix_pins:
+                self.upkeep.renew_pins()
 
     def fill_at_once(self, attempt: Attempt, num_blocks: int) -> None:
         """As `fill`, by an op that is done: for driving the cache without time."""
@@ -220,6 +236,8 @@ class CacheManager:
             forward = OpenForward()
             self._filler.fill(attempt, start, end, forward, None)
             self._settler.fill_done(forward)
+        if self._cache.prefix_pins:
+            self.upkeep.renew_pins()
 
     def issue_forward(self, op_id: OpId, after: Iterable[OpId]) -> None:
         """Take note of a Forward that is submitted, and of the ops it waits for."""
@@ -250,8 +268,11 @@ class CacheManager:
         """Make nodes of the output blocks that `num_tokens` tokens with KV have filled."""
         num_blocks = attempt.layout.num_full_blocks(num_tokens)
         start = len(attempt.path)
-        # A block is a node only below all blocks before it.
-        if num_blocks > start >= len(attempt.request.block_keys):
+        # A block is a node only below all blocks before it, and of the weights of today.
+        if (
+            num_blocks > start >= len(attempt.request.block_keys)
+            and attempt.weight_version == self._cache.weight_version
+        ):
             self._require_live(attempt)
             attempt.add_output_keys(num_blocks)
             self.fill_at_once(attempt, num_blocks)
@@ -292,11 +313,14 @@ class CacheManager:
             self._keep_reading(path, held_by)
         attempt.duplicates.clear()
         if path:
-            if attempt.info is not None:
+            if attempt.info is not None and not attempt.is_cut_off:
                 cache.gpu.policy.on_release(path, attempt.info)
             if attempt.own_transfers:
                 self._leave_to_ops(attempt)
             cache.unpin(path[-1])
+            if attempt.is_cut_off:
+                for node in path[-2::-1]:
+                    cache.unpin(node)
         attempt.path, attempt.table, attempt.after = [], [], ()
         if cache.sink is not None:
             request_id, number = attempt.request.request_id, attempt.number
@@ -305,16 +329,23 @@ class CacheManager:
 
     def settle(self, answer: Answer) -> list[Attempt]:
         """Take the answer to an op; return attempts that cannot go on and were released."""
-        return self._settler.settle(answer)
+        ended = self._settler.settle(answer)
+        if self._cache.prefix_pins:
+            self.upkeep.renew_pins()
+        return ended
 
     def keep_low_watermark(self, now: int) -> tuple[Transfer, ...]:
-        """Write back ahead of need while fewer blocks than the low-water mark are coming free."""
+        """Write back ahead of need while fewer blocks than the low-water mark are coming free.
+
+        Also empties blocks that are retiring, as soon as nobody holds them.
+        """
         cache = self._cache
         gpu = cache.gpu
+        ops = self.upkeep.retire(now) if self.upkeep.is_retiring else []
         coming = len(gpu.pool.free) + gpu.copies.num_in[LEAVING]
-        if cache.lower is None or coming >= self._low_watermark:
-            return ()
-        return tuple(self._evictor.reclaim(self._swap_batch, now))
+        if cache.lower is not None and coming < self._low_watermark:
+            ops += self._evictor.reclaim(self._swap_batch, now)
+        return tuple(ops)
 
     def _leave_to_ops(self, attempt: Attempt) -> None:
         """Let the attempt's own open copies keep a reference on what they write."""
@@ -331,12 +362,13 @@ class CacheManager:
 
         Copies that were still on their way to it are not kept: its result is lost anyhow.
         """
-        state = self._cache.gpu.copies.state
+        state, detached = self._cache.gpu.copies.state, self._cache.tree.detached
         for node in reversed(path):
             if state[node] == READY:
                 self._cache.pin(node)
                 self._cache.forwards[op_id].pins.append(node)
-                return
+                if node not in detached:  # else no child protects what is above it
+                    return
 
     def _require_live(self, attempt: Attempt) -> None:
         if self._cache.live.get(attempt.request.request_id) is not attempt:
@@ -364,15 +396,3 @@ class CacheManager:
                 after=attempt.after,
             )
         )
-
-
-def _access_info(attempt: Attempt, now: int) -> AccessInfo:
-    request = attempt.request
-    return AccessInfo(
-        now,
-        request.request_id,
-        request.session_id,
-        request.num_input_tokens + attempt.num_made,
-        request.priority,
-        request.next_use_at,
-    )

@@ -82,7 +82,9 @@ class RemoveReason(StrEnum):
     PROMOTED = "promoted"
     """Moved to the tier above because a request wants it."""
     DETACHED = "detached"
-    """Taken out of the tree (its computation failed, or a flush)."""
+    """Taken out of the tree (its computation failed, a flush, or an order to evict its prefix)."""
+    RETIRED = "retired"
+    """The tier is made smaller and its block id goes: not the policy's choice, and no verdict."""
 
 
 class AccessInfo(NamedTuple):
@@ -92,6 +94,7 @@ class AccessInfo(NamedTuple):
 
     `now` is the time of admission (ns). `next_use_at[i]` is the index of the request that will
     want block i of this request's prompt next; it is None unless the policy asked for the future.
+    `retention` is what the request says of how long its blocks are worth keeping; None: nothing.
     """
 
     now: int
@@ -100,6 +103,22 @@ class AccessInfo(NamedTuple):
     num_tokens: int
     priority: int
     next_use_at: Sequence[int] | None
+    retention: BlockRetention | None = None
+
+
+class BlockRetention(NamedTuple):
+    """The retention that a request asks for, by block; see `kvsim.types.RetentionRange`.
+
+    `prompt[i]` is of the block at depth i, `output` of those beyond: a priority, and when it is
+    over (ns on the clock of `AccessInfo.now`; `NEVER` if it is not).
+    """
+
+    prompt: tuple[tuple[int, int], ...]
+    output: tuple[int, int]
+
+    def of(self, depth: int) -> tuple[int, int]:
+        """Return priority and end of the block at `depth`."""
+        return self.prompt[depth] if depth < len(self.prompt) else self.output
 
 
 class Peel(Protocol):
@@ -192,6 +211,11 @@ class PolicyContext:
 
     `num_nodes` bounds every node id. `key_of[node]` is the key of a live node. `recompute_ns`
     gives the cost of computing the block at a depth again.
+
+    Tiers can be resized. A policy that keeps lists by node, or goes by the capacity, appends a
+    function to `on_resize`: it is called with the new capacity in blocks and the new bound of the
+    node ids, which never falls, before anything else happens. A tier whose policy has not done so
+    keeps its number of nodes: it can shrink, and grow again up to that.
     """
 
     tier: int
@@ -201,3 +225,4 @@ class PolicyContext:
     rng: Rng
     recompute_ns: Callable[[int], int]
     shared: dict[str, object] = field(default_factory=dict)
+    on_resize: list[Callable[[int, int], None]] = field(default_factory=list)

@@ -94,6 +94,13 @@ class Copies:
         self.holds[0] = 1
         self.num_in = [num_nodes - 1, 0, 0, 0]
 
+    def add_nodes(self, n: int) -> None:
+        """Make room for `n` more nodes; the lists stay the same objects."""
+        self.state += [ABSENT] * n
+        self.block += [0] * n
+        self.holds += [0] * n
+        self.num_in[ABSENT] += n
+
     def reserve(
         self, nodes: Sequence[NodeId], block_ids: Sequence[BlockId], parent: Sequence[NodeId]
     ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from kvsim.config import SwapIn
 from kvsim.core.batch import DecodeBatch
 from kvsim.core.draft import ForwardDraft
+from kvsim.core.limits import Limits
 from kvsim.core.manager import Admission, Blocked
 from kvsim.core.ops import Cancel, Completion, Outcome
 from kvsim.core.queue import RequestQueue
@@ -49,8 +50,8 @@ class Scheduler:
 
     Attributes
     ----------
-    ended
-        Every request that has come to an end, in that order.
+    ended, limits
+        Every request that has come to an end, in that order; and what may be admitted.
     """
 
     def __init__(
@@ -66,8 +67,7 @@ class Scheduler:
         self._config = config
         self._instance = instance
         self._sink = sink
-        capacity = manager.config.tier_blocks[0]
-        self._allowed_blocks = min(config.max_blocks_per_request or capacity, capacity)
+        self.limits = Limits(manager, config)
         self._queue = RequestQueue(arrivals, manager.config.block_size)
         self._running: dict[RequestId, Sequence] = {}  # in order of admission
         self._prefilling: list[Sequence] = []
@@ -79,7 +79,7 @@ class Scheduler:
         self._fenced: OpId | None = None  # a timed-out Forward that has not settled
         self._stuck_version = -1  # the head of the queue was turned away at this version
         self._cancel_wanted: list[RequestId] = []  # by the clients of the running Forward
-        self._by_id: dict[RequestId, Sequence] = {}
+        self._by_id = self.limits.present
         self.ended: list[Sequence] = []
         self.num_preemptions = 0
         self.num_forwards = 0
@@ -148,7 +148,7 @@ class Scheduler:
 
     def _refuse_or_queue(self, sequence: Sequence, now: int) -> None:
         request_id = sequence.request.request_id
-        needed, allowed = sequence.num_most_blocks, self._allowed_blocks
+        needed, allowed = sequence.num_most_blocks, self.limits.allowed_blocks(sequence)
         if needed <= allowed:
             self._queue.enqueue(sequence)
             self._by_id[request_id] = sequence
@@ -167,7 +167,7 @@ class Scheduler:
             or self._cancel_wanted
             or (
                 self._queue.waiting
-                and len(self._running) < self._config.max_running
+                and len(self._running) < self.limits.max_running
                 and self._stuck_version != self._manager.version
             )
         )
@@ -215,7 +215,7 @@ class Scheduler:
         while (
             waiting
             and draft.budget_tokens > 0
-            and len(self._running) < self._config.max_running
+            and len(self._running) < self.limits.max_running
             and self._stuck_version != manager.version
         ):
             sequence = waiting[0]

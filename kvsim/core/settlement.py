@@ -96,6 +96,8 @@ class Settler:
             gpu.copies.move(nodes, CopyEvent.WRITTEN)
             if cache.sink is not None:
                 cache.emit_stored(gpu, self._attached(nodes))
+            if cache.tree.detached:
+                self._reap_detached(nodes)
         for attempt in forward.duplicates:
             for position, block_id in attempt.duplicates.items():
                 attempt.table[position] = gpu.copies.block[attempt.path[position]]
@@ -352,8 +354,9 @@ class Settler:
                 cache.reap(node)
             elif self._is_bare(node):
                 cache.forget([node])
-            elif gpu.copies.holds[node]:
-                # A block above would hang below a parent that is not there.
+            elif gpu.copies.holds[node] > cache.tree.pins[node] or self._is_nowhere(node):
+                # A block above would hang below a parent that is not there, or nothing is left
+                # but the pin of a prefix.
                 cache.detach(node)
 
     def _is_bare(self, node: NodeId) -> bool:
@@ -362,6 +365,16 @@ class Settler:
             tier.copies.state[node] == ABSENT and not tier.copies.holds[node]
             for tier in self._cache.tiers
         )
+
+    def _is_nowhere(self, node: NodeId) -> bool:
+        """Whether the node has no copy."""
+        return all(tier.copies.state[node] == ABSENT for tier in self._cache.tiers)
+
+    def _reap_detached(self, nodes: list[NodeId]) -> None:
+        """Drop what has been written for nobody: it was taken out of the tree meanwhile."""
+        for node in reversed(nodes):
+            if node in self._cache.tree.detached:
+                self._cache.reap(node)
 
     def _drop_superseded(self, node: NodeId) -> None:
         """Drop the copy below of a block that was computed again above."""

@@ -1,4 +1,7 @@
-"""A tier: a pool of block ids (free + held + quarantined == capacity, always), copies, a policy."""
+"""A tier: a pool of block ids, copies, a policy.
+
+Of the ids, free + held + quarantined + retiring == capacity, always.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +21,26 @@ class BlockPool:
     """The block ids of one tier.
 
     A held id has one owner (a node's copy or an attempt's table); a quarantined one belongs to an
-    op that timed out and may still be touching the memory.
+    op that timed out and may still be touching the memory. A retiring one is held, and does not
+    become free when its owner lets go: the tier has been made smaller, and the id ceases to exist.
 
     Attributes
     ----------
+    capacity
+        Ids that exist. More than `limit` only while some are retiring, or quarantined beyond it.
+    limit
+        Ids from here on are not handed out any more.
     free
         Blocks that `take` can hand out. Read freely; changed here only.
+    retiring
+        Held ids from `limit` on. Nearly always empty.
     """
 
-    __slots__ = ("_quarantined", "capacity", "free", "num_quarantined")
+    __slots__ = ("_quarantined", "capacity", "free", "limit", "num_quarantined", "retiring")
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity = self.limit = capacity
+        self.retiring: set[BlockId] = set()
         # Taken from the end: the last block given back is the warmest.
         self.free: list[BlockId] = list(range(capacity - 1, -1, -1))
         self._quarantined: dict[OpId, list[BlockId]] = {}
@@ -37,8 +48,8 @@ class BlockPool:
 
     @property
     def num_held(self) -> int:
-        """Blocks that have an owner."""
-        return self.capacity - len(self.free) - self.num_quarantined
+        """Blocks that have an owner, the retiring ones not counted."""
+        return self.capacity - len(self.free) - self.num_quarantined - len(self.retiring)
 
     def take(self, n: int) -> list[BlockId]:
         """Hand out `n` free blocks.
@@ -71,7 +82,7 @@ class BlockPool:
         n = len(block_ids)
         if n > self.capacity - len(free) - self.num_quarantined or len(set(block_ids)) != n:
             self._refuse(block_ids)
-        free += block_ids
+        free += self._retire(block_ids) if self.retiring else block_ids
 
     def give_dropped(self, block_ids: Sequence[BlockId]) -> None:
         """As `give`, for the blocks of copies that have just become ABSENT.
@@ -81,31 +92,68 @@ class BlockPool:
         free = self.free
         if len(block_ids) > self.capacity - len(free) - self.num_quarantined:
             self._refuse(block_ids)
-        free += block_ids
+        free += self._retire(block_ids) if self.retiring else block_ids
 
     def quarantine(self, op_id: OpId, block_ids: Sequence[BlockId]) -> None:
         """Set held blocks aside until `unquarantine(op_id)`."""
-        if len(block_ids) > self.num_held or len(set(block_ids)) != len(block_ids):
+        num_owned = self.num_held + len(self.retiring)
+        if len(block_ids) > num_owned or len(set(block_ids)) != len(block_ids):
             self._refuse(block_ids)
+        self.retiring.difference_update(block_ids)
         self._quarantined.setdefault(op_id, []).extend(block_ids)
         self.num_quarantined += len(block_ids)
 
     def unquarantine(self, op_id: OpId) -> list[BlockId]:
         """Make the blocks set aside for `op_id` free; return them."""
         block_ids = self._quarantined.pop(op_id, [])
-        self.free += block_ids
         self.num_quarantined -= len(block_ids)
+        kept = [block_id for block_id in block_ids if block_id < self.limit]
+        self.capacity -= len(block_ids) - len(kept)
+        self.free += kept
         return block_ids
+
+    def resize(self, num_blocks: int) -> None:
+        """Have the ids below `num_blocks`: new ones are free, those beyond retire.
+
+        Free ids beyond cease to exist at once, held ones when they are given back.
+        """
+        away = {b for blocks in self._quarantined.values() for b in blocks if b >= self.limit}
+        existing = self.retiring | away
+        new = [b for b in range(self.limit, num_blocks) if b not in existing]
+        if num_blocks < self.limit:
+            owned = set(range(num_blocks, self.limit)).difference(
+                self.free, *self._quarantined.values()
+            )
+            self.free = [block_id for block_id in self.free if block_id < num_blocks]
+            self.retiring |= owned
+        else:
+            self.retiring = {block_id for block_id in self.retiring if block_id >= num_blocks}
+            # As at the start: the lowest is taken first, and what was given back before these.
+            self.free[:0] = reversed(new)
+        self.limit = num_blocks
+        away = {b for blocks in self._quarantined.values() for b in blocks if b >= num_blocks}
+        self.capacity = num_blocks + len(self.retiring) + len(away)
+
+    def _retire(self, block_ids: Sequence[BlockId]) -> list[BlockId]:
+        """Let those of the ids that are retiring go; return the others."""
+        kept = [block_id for block_id in block_ids if block_id < self.limit]
+        self.retiring.difference_update(block_ids)
+        self.capacity -= len(block_ids) - len(kept)
+        return kept
 
     def check(self, owned: Sequence[BlockId]) -> None:
         """Raise `InvariantError` unless the classes are disjoint, complete and as `owned` says."""
         quarantined = [b for blocks in self._quarantined.values() for b in blocks]
+        retiring = {block_id for block_id in owned if block_id >= self.limit}
         every = sorted([*self.free, *owned, *quarantined])
-        if every != list(range(self.capacity)):
+        beyond = sorted(retiring.union(b for b in quarantined if b >= self.limit))
+        if every != [*range(self.limit), *beyond] or len(every) != self.capacity:
             raise InvariantError(
                 f"{len(self.free)} free, {len(owned)} owned and {len(quarantined)} quarantined"
                 f" blocks are not the {self.capacity} of the pool, each once"
             )
+        if retiring != self.retiring:
+            raise InvariantError(f"{sorted(self.retiring)} are retiring, {sorted(retiring)} found")
         if len(quarantined) != self.num_quarantined:
             raise InvariantError(f"{self.num_quarantined} quarantined, {len(quarantined)} found")
 

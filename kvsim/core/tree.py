@@ -29,8 +29,9 @@ class PrefixTree:
     parent, key_of
         By node. Both are stale for a node that is not in use.
     pins
-        References that end at the node (live attempts, pins of open ops). A reference holds
-        every ancestor too: on the GPU a child protects its parent, so one count at the end does.
+        References that end at the node (live attempts, pins of open ops and of prefixes). A
+        reference holds every ancestor too: on the GPU a child protects its parent, so one count
+        at the end does.
     detached
         Nodes that are out of the index but still have a copy somewhere. Nearly always empty.
     """
@@ -56,6 +57,14 @@ class PrefixTree:
     def num_nodes(self) -> int:
         """How many node ids there are, the root included."""
         return len(self.parent)
+
+    def add_nodes(self, n: int) -> None:
+        """Make room for `n` more nodes; the lists stay the same objects."""
+        first = len(self.parent)
+        self.parent += [ROOT] * n
+        self.key_of += [None] * n
+        self.pins += [0] * n
+        self._free[:0] = range(first + n - 1, first - 1, -1)
 
     def match(self, keys: Sequence[BlockKey]) -> list[NodeId]:
         """Return the nodes of the longest leading run of `keys` in the tree. Changes nothing."""
@@ -140,6 +149,19 @@ class PrefixTree:
             if node != ROOT:
                 inside.update(chain)
                 order += reversed(chain)
+        return order
+
+    def in_order(self) -> list[NodeId]:
+        """Return every attached node, parents before children."""
+        seen, order = {ROOT}, list[int]()
+        for start in self.index.values():
+            chain: list[NodeId] = []
+            node = start
+            while node not in seen:
+                chain.append(node)
+                node = self.parent[node]
+            seen.update(chain)
+            order += reversed(chain)
         return order
 
     def is_path(self, nodes: Sequence[NodeId]) -> bool:

@@ -35,7 +35,13 @@ class PerBlockAdapter:
         # Shared by all tiers: a demoted block arrives with what is known of its last access.
         known = context.shared.setdefault("adapter.info", {})
         self._info_of = cast("dict[NodeId, tuple[int, AccessInfo]]", known)
-        self._rank: Sequence[int] = [0] * context.num_nodes
+        self._rank = [0] * context.num_nodes
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Make room for more nodes; a policy by key that goes by the capacity says so itself."""
+        del capacity_blocks
+        self._rank += [0] * (num_nodes - len(self._rank))
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Pass on, leaf first; a demoted batch is in that order already."""

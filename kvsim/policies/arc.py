@@ -47,6 +47,14 @@ class ARC:
         self._ghosts: tuple[OrderedDict[BlockKey, None], ...] = (OrderedDict(), OrderedDict())
         self._target = 0.0
         self._is_from_frequent = False
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Go by the new capacity: the target stays within it, and no more ghosts than it has."""
+        self._queues.add_nodes(num_nodes)
+        self._capacity = capacity_blocks
+        self._target = min(self._target, float(capacity_blocks))
+        self._trim()
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Queue the blocks, the ghosts among them as frequent; each ghost moves the target."""

@@ -43,6 +43,11 @@ class Belady(RankPolicy):
         known = context.shared.setdefault("belady.next_use", [NEVER] * context.num_nodes)
         self._next_use = cast("list[int]", known)
 
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Make room for more nodes, once for all tiers."""
+        super().resize(capacity_blocks, num_nodes)
+        self._next_use += [NEVER] * (num_nodes - len(self._next_use))
+
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Look up when the nodes are needed next."""
         if info is not None:

@@ -67,9 +67,18 @@ class Queues:
         self._is_listed = bytearray(num_nodes)
         self._is_new = bytearray(num_nodes)
         self._left: dict[NodeId, int] = {}
-        self._rank: Sequence[int] = [0] * num_nodes
+        self._rank = [0] * num_nodes
         self._heaps: list[list[int]] = [[] for _ in range(num_queues)]
         self._clock = 0
+
+    def add_nodes(self, num_nodes: int) -> None:
+        """Make room for node ids below `num_nodes`."""
+        num_new = num_nodes - len(self.queue_of)
+        self.queue_of += [OUTSIDE] * num_new
+        self._place += [0] * num_new
+        self._is_listed += bytes(num_new)
+        self._is_new += bytes(num_new)
+        self._rank += [0] * num_new
 
     def num_settled(self, queue: int) -> int:
         """Return how many members there are without the new ones."""

@@ -30,7 +30,13 @@ class RandomChoice:
         self._rng = context.rng
         self._listed: list[NodeId] = []
         self._position: dict[NodeId, int] = {}
-        self._rank: Sequence[int] = [0] * context.num_nodes
+        self._rank = [0] * context.num_nodes
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Make room for more nodes."""
+        del capacity_blocks
+        self._rank += [0] * (num_nodes - len(self._rank))
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Change nothing."""

@@ -42,6 +42,14 @@ class RankPolicy:
         self._heap: list[int] = []
         self._is_listed = [False] * context.num_nodes
         self._num_listed = 0
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Make room for more nodes."""
+        del capacity_blocks
+        num_new = num_nodes - len(self.rank)
+        self.rank += [0] * num_new
+        self._is_listed += [False] * num_new
 
     def on_evictable(self, node: NodeId) -> None:
         """List the node by its present rank."""

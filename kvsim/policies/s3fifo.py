@@ -46,8 +46,8 @@ class S3FIFO:
     """
 
     __slots__ = (
-        "_capacity", "_ghost_size", "_ghosts", "_has_evicted", "_key_of", "_main_size",
-        "_num_hits", "_promote_at", "_queues", "_small_size",
+        "_capacity", "_fractions", "_ghost_size", "_ghosts", "_has_evicted", "_key_of",
+        "_main_size", "_num_hits", "_promote_at", "_queues", "_small_size",
     )  # fmt: skip
 
     def __init__(
@@ -62,16 +62,31 @@ class S3FIFO:
             raise ConfigError(f"small_fraction must be between 0 and 1, not {small_fraction!r}")
         if ghost_fraction < 0:
             raise ConfigError(f"ghost_fraction must be at least 0, not {ghost_fraction!r}")
-        self._capacity = context.capacity_blocks
-        self._small_size = int(self._capacity * small_fraction)
-        self._main_size = self._capacity - self._small_size
-        self._ghost_size = int(self._capacity * ghost_fraction)
+        self._fractions = (small_fraction, ghost_fraction)
+        self._set_sizes(context.capacity_blocks)
         self._promote_at = promote_at
         self._key_of = context.key_of
         self._queues = Queues(2, context.num_nodes)
         self._num_hits = bytearray(context.num_nodes)
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
         self._has_evicted = False
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Go by the same shares of the new capacity; the oldest ghosts too many are forgotten."""
+        num_new = num_nodes - len(self._num_hits)
+        self._num_hits += bytes(num_new)
+        self._queues.add_nodes(num_nodes)
+        self._set_sizes(capacity_blocks)
+        while len(self._ghosts) > self._ghost_size:
+            self._ghosts.popitem(last=False)
+
+    def _set_sizes(self, capacity_blocks: int) -> None:
+        small_fraction, ghost_fraction = self._fractions
+        self._capacity = capacity_blocks
+        self._small_size = int(capacity_blocks * small_fraction)
+        self._main_size = capacity_blocks - self._small_size
+        self._ghost_size = int(capacity_blocks * ghost_fraction)
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Queue ghosts in main, others in the small queue, or in main while the tier fills."""

@@ -50,7 +50,17 @@ class SIEVE:
         # Lazy heaps of the listed blocks by place: beyond the hand, and up to it.
         self._ahead: list[int] = []
         self._behind: list[int] = []
-        self._rank: Sequence[int] = [0] * context.num_nodes
+        self._rank = [0] * context.num_nodes
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Make room for more nodes."""
+        del capacity_blocks
+        num_new = num_nodes - len(self._place)
+        self._place += [0] * num_new
+        self._is_marked += bytes(num_new)
+        self._is_listed += bytes(num_new)
+        self._rank += [0] * num_new
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Give the blocks the newest places, without a mark."""

@@ -41,17 +41,25 @@ class SLRU:
         Transactions on Storage 13(4), 2017, section 4; the paper above leaves it open.
     """
 
-    __slots__ = ("_protected", "_protected_size", "_queues")
+    __slots__ = ("_protected", "_protected_fraction", "_protected_size", "_queues")
 
     def __init__(self, context: PolicyContext, *, protected_fraction: float = 0.8) -> None:
         if not 0 <= protected_fraction <= 1:
             raise ConfigError(
                 f"protected_fraction must be between 0 and 1, not {protected_fraction!r}"
             )
+        self._protected_fraction = protected_fraction
         self._protected_size = int(context.capacity_blocks * protected_fraction)
         self._queues = Queues(2, context.num_nodes)
         # All protected blocks by last use, whether they may be chosen or not.
         self._protected: OrderedDict[NodeId, None] = OrderedDict()
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Protect the same share of the new capacity; the oldest too many go on probation."""
+        self._queues.add_nodes(num_nodes)
+        self._protected_size = int(capacity_blocks * self._protected_fraction)
+        self._put_excess_on_probation()
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Put the blocks on probation."""
@@ -68,8 +76,7 @@ class SLRU:
             protected[node] = None
             protected.move_to_end(node)
             if len(protected) > self._protected_size:
-                oldest, _ = protected.popitem(last=False)
-                queues.move(oldest, _PROBATION)
+                self._put_excess_on_probation()
 
     def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
         """Change nothing."""
@@ -98,3 +105,8 @@ class SLRU:
                 break
             queues.take(node, peel, victims)
         return victims
+
+    def _put_excess_on_probation(self) -> None:
+        while len(self._protected) > self._protected_size:
+            oldest, _ = self._protected.popitem(last=False)
+            self._queues.move(oldest, _PROBATION)

@@ -40,7 +40,7 @@ class TwoQueue:
         the paper, 25 % and 50 %.
     """
 
-    __slots__ = ("_ghost_size", "_ghosts", "_key_of", "_once_size", "_queues")
+    __slots__ = ("_fractions", "_ghost_size", "_ghosts", "_key_of", "_once_size", "_queues")
 
     def __init__(
         self, context: PolicyContext, *, in_fraction: float = 0.25, out_fraction: float = 0.5
@@ -49,11 +49,23 @@ class TwoQueue:
             raise ConfigError(f"in_fraction must be between 0 and 1, not {in_fraction!r}")
         if out_fraction < 0:
             raise ConfigError(f"out_fraction must be at least 0, not {out_fraction!r}")
-        self._once_size = int(context.capacity_blocks * in_fraction)
-        self._ghost_size = int(context.capacity_blocks * out_fraction)
+        self._fractions = (in_fraction, out_fraction)
+        self._once_size, self._ghost_size = self._sizes(context.capacity_blocks)
         self._key_of = context.key_of
         self._queues = Queues(2, context.num_nodes)
         self._ghosts: OrderedDict[BlockKey, None] = OrderedDict()
+        context.on_resize.append(self.resize)
+
+    def resize(self, capacity_blocks: int, num_nodes: int) -> None:
+        """Go by the same shares of the new capacity; the oldest ghosts too many are forgotten."""
+        self._queues.add_nodes(num_nodes)
+        self._once_size, self._ghost_size = self._sizes(capacity_blocks)
+        while len(self._ghosts) > self._ghost_size:
+            self._ghosts.popitem(last=False)
+
+    def _sizes(self, capacity_blocks: int) -> tuple[int, int]:
+        in_fraction, out_fraction = self._fractions
+        return int(capacity_blocks * in_fraction), int(capacity_blocks * out_fraction)
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Queue ghosts as seen again, others as seen once."""

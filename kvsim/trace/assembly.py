@@ -115,6 +115,10 @@ def _requests(rows: Sequence[Row], keys: Sequence[Sequence[BlockKey]]) -> tuple[
             None if row.cancel_at_ns is None else row.cancel_at_ns - start for row in rows
         ],
     }
+    for name in ("tenant", "retention", "output_retention"):
+        values = [getattr(row, name) for row in rows]
+        if any(values):  # rarely: what is left out costs nothing
+            columns[name] = values
     return tuple(requests_from_columns(columns, len(rows)))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from kvsim.errors import UserError
 from kvsim.trace.arrivals import ArrivalModel
 from kvsim.trace.tokenizers import ByteTokenizer, Tokenizer
-from kvsim.types import PartialRule, Request
+from kvsim.types import PartialRule, Request, RetentionRange
 
 if TYPE_CHECKING:
     from kvsim.trace.source import Source
@@ -127,6 +127,9 @@ class Row(NamedTuple):
     session_id: str | None = None
     priority: int = 0
     cancel_at_ns: int | None = None
+    tenant: str | None = None
+    retention: tuple[RetentionRange, ...] = ()
+    output_retention: RetentionRange | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,12 @@ from typing import TYPE_CHECKING
 
 from kvsim.errors import TraceError
 from kvsim.trace.base import ReadOptions, Row, RowSource, num_blocks
+from kvsim.trace.retention_fields import (
+    durations_ns,
+    read_output,
+    read_ranges,
+    written_ranges,
+)
 from kvsim.trace.values import (
     LARGEST_NUMBER,
     in_ns,
@@ -24,7 +30,7 @@ from kvsim.trace.values import (
 from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from kvsim.trace.base import Trace
@@ -36,7 +42,10 @@ UNITS_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 """Nanoseconds of each `time_unit`, the coarsest first."""
 
 _HEADER_FIELDS = ("format", "version", "block_size", "time_unit", "partial", "prefixes", "note")
-_ROW_FIELDS = ("at", "input", "output", "blocks", "session", "priority", "cancel_at")
+_ROW_FIELDS = (
+    "at", "input", "output", "blocks", "session", "tenant", "priority", "cancel_at", "retention",
+    "output_retention",
+)  # fmt: skip
 
 
 class KvsimReader:
@@ -125,6 +134,9 @@ def _rows(
             session_id=optional_text(source, "session", record.get("session")),
             priority=_priority(source, record),
             cancel_at_ns=_cancel_at_ns(source, record, at_ns, unit_ns),
+            tenant=optional_text(source, "tenant", record.get("tenant")),
+            retention=read_ranges(source, record.get("retention"), unit_ns),
+            output_retention=read_output(source, record.get("output_retention"), unit_ns),
         )
 
 
@@ -193,9 +205,10 @@ def _check_fields(source: Source, record: Mapping[str, object], known: tuple[str
             raise source.error(f"unknown field {shown(field)}; {hint}")
 
 
-def _coarsest_unit(requests: Iterable[Request], path: Path) -> str:
+def _coarsest_unit(requests: Sequence[Request], path: Path) -> str:
     times = {request.arrived_at for request in requests}
     times |= {request.cancelled_at or 0 for request in requests}
+    times = times.union(*map(durations_ns, requests))
     unit = next(
         unit for unit, unit_ns in UNITS_NS.items() if not any(time % unit_ns for time in times)
     )
@@ -213,10 +226,14 @@ def _record(request: Request, unit_ns: int, path: Path) -> dict[str, object]:
     }
     if request.session_id is not None:
         record["session"] = request.session_id
+    if request.tenant is not None:
+        record["tenant"] = request.tenant
     if request.priority:
         record["priority"] = request.priority
     if request.cancelled_at is not None:
         record["cancel_at"] = request.cancelled_at // unit_ns
+    if request.retention or request.output_retention is not None:
+        record |= written_ranges(request, unit_ns)
     return record
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvsim.errors import TraceError, UserError
 from kvsim.trace.base import Trace
 from kvsim.trace.columns import requests_from_columns
+from kvsim.trace.retention_fields import as_text, from_text
 from kvsim.trace.source import MAX_DOCUMENT_BYTES
 from kvsim.types import PartialRule
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from kvsim.trace.base import ReadOptions
     from kvsim.trace.source import Source
-    from kvsim.types import BlockKey
+    from kvsim.types import BlockKey, Request
 
 _MAGIC: Final = b"PAR1"
 _FORMAT, _VERSION = "kvsim-trace", 1
@@ -41,6 +42,9 @@ _COLUMNS: Final = {
     "session_id": "string",
 }
 """Field of a request -> type of its column. `block_keys` and `new_keys` are lists beside them."""
+
+_RARE: Final = ("tenant", "retention")
+"""Columns of texts that are there only if a request has something in them."""
 
 _OPTIONAL: Final = ("cancelled_at", "session_id")  # null where a request has none
 
@@ -99,6 +103,8 @@ def encoded(trace: Trace, path: Path) -> bytes:
             name: pa.array([getattr(request, name) for request in requests], type=kind)
             for name, kind in _COLUMNS.items()
         }
+        rare = _rare_texts(requests)
+        columns |= {name: pa.array(texts, type=pa.string()) for name, texts in rare.items()}
         columns["block_keys"] = pa.array(keys, type=pa.list_(pa.int64()))
         if new_keys is not None:
             columns["new_keys"] = pa.array(new_keys, type=pa.list_(pa.string()))
@@ -126,6 +132,15 @@ def encoded(trace: Trace, path: Path) -> bytes:
         write_page_checksum=True,
     )
     return sink.getvalue()
+
+
+def _rare_texts(requests: Sequence[Request]) -> dict[str, list[str | None]]:
+    """Return the columns of `_RARE` that have something in them."""
+    texts = {
+        "tenant": [each.tenant for each in requests],
+        "retention": list(map(as_text, requests)),
+    }
+    return {name: texts[name] for name in _RARE if any(texts[name])}
 
 
 def _numbered(
@@ -184,13 +199,14 @@ def _facts(source: Source, schema: pa.Schema) -> dict[str, Any]:
 
 
 def _trace(source: Source, table: pa.Table, facts: dict[str, Any]) -> Trace:
-    for name, kind in {**_COLUMNS, "block_keys": "int64", "new_keys": "string"}.items():
+    rare = dict.fromkeys((*_RARE, "new_keys"), "string")
+    for name, kind in {**_COLUMNS, "block_keys": "int64", **rare}.items():
         if name not in table.column_names:
-            if name == "new_keys":
+            if name in rare:
                 continue
             raise source.error(f"column {name} is missing")
         found = table.schema.field(name).type
-        if name not in _COLUMNS:
+        if name in {"block_keys", "new_keys"}:
             found = getattr(found, "value_type", None)
         if str(found) != kind:
             raise source.error(f"column {name} must be of type {kind}, not {found}")
@@ -199,6 +215,7 @@ def _trace(source: Source, table: pa.Table, facts: dict[str, Any]) -> Trace:
     try:
         columns = _columns(table)
         _check_row_values(source, columns)
+        columns |= _rare_columns(source, table)
         return Trace(
             requests=tuple(requests_from_columns(columns, table.num_rows)),
             block_size=facts["block_size"],
@@ -239,6 +256,18 @@ def _columns(table: pa.Table) -> dict[str, Sequence[Any]]:
             raise ValueError("a block key without a name")
         flat = [keys[number] for number in flat]
     columns["block_keys"] = [tuple(flat[start:end]) for start, end in pairwise(ends.tolist())]
+    return columns
+
+
+def _rare_columns(source: Source, table: pa.Table) -> dict[str, Sequence[Any]]:
+    columns: dict[str, Sequence[Any]] = {}
+    if "tenant" in table.column_names:
+        columns["tenant"] = table.column("tenant").to_pylist()
+    if "retention" in table.column_names:
+        texts = table.column("retention").to_pylist()
+        found = [from_text(source, text) for text in texts]
+        for name in ("retention", "output_retention"):
+            columns[name] = [each[name] for each in found]
     return columns
 
 

@@ -391,8 +391,16 @@ class Driver:
         self.drain()
         for client in list(self.running):
             self.end(client)
+        for pin in list(self.cache.prefix_pins.values()):
+            for _ in range(pin.count):
+                self.manager.unpin_prefix(pin.keys)
+        while self.manager.upkeep.is_retiring:
+            before = len(self.mirror.events)
+            self.write_back_ahead()
+            self.drain()
+            assert len(self.mirror.events) > before, "a tier never gets its size"
         check_nothing_is_left(self)
-        gpu = self.config.tier_blocks[0]
+        gpu = self.manager.upkeep.num_blocks()
         client = self.submit(Prompt((9,) * gpu, self.config.block_size))
         for _ in range(3 * gpu + 3):
             if self.admit(client):

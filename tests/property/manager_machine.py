@@ -40,7 +40,7 @@ class Submit:
         prompt = cut(self.prompt, driver)
         num_output = self.num_output_tokens
         client = driver.submit(prompt, num_output_tokens=num_output, reserve=self.reserve)
-        if client.attempt.layout.num_most_blocks > driver.config.tier_blocks[0]:
+        if client.attempt.layout.num_most_blocks > driver.manager.upkeep.num_blocks():
             driver.waiting.remove(client)  # as a scheduler refuses what can never fit
         elif self.is_admitted:
             driver.admit(client)
@@ -200,7 +200,7 @@ NEXT = (
 
 def cut(prompt: Prompt, driver: Driver) -> Prompt:
     """Return as much of the prompt as fits the GPU tier."""
-    return Prompt(prompt.letters[: driver.config.tier_blocks[0]], prompt.num_tail_tokens)
+    return Prompt(prompt.letters[: driver.manager.upkeep.num_blocks()], prompt.num_tail_tokens)
 
 
 class Steps:

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 class Content(NamedTuple):
-    """What a block holds: the key it was written for, and how many of its slots are written."""
+    """What a block holds: the key and the weights it was written for, and how many slots are."""
 
     key: BlockKey
     num_slots: int
+    weight_version: int = 0
 
 
 @dataclass(slots=True)
@@ -71,7 +72,8 @@ def expected_content(attempt: Attempt, num_tokens: int) -> list[Content]:
         request.block_keys[i] if i < len(request.block_keys) else ("output", request.request_id, i)
         for i in slots
     ]
-    return [Content(key, n) for key, n in zip(keys, slots.values(), strict=True)]
+    version = attempt.weight_version
+    return [Content(key, n, version) for key, n in zip(keys, slots.values(), strict=True)]
 
 
 def num_full_slots(key: BlockKey, block_size: int) -> int:
@@ -151,7 +153,9 @@ class Memory:
         for block_id, wanted in zip(table, before, strict=False):
             seen = self.content.get((0, block_id))
             assert seen is not None, f"op {op_id} read a block that holds nothing"
-            assert seen.key == wanted.key, f"op {op_id} read {seen} where {wanted} belongs"
+            assert seen._replace(num_slots=0) == wanted._replace(num_slots=0), (
+                f"op {op_id} read {seen} where {wanted} belongs"
+            )
             assert seen.num_slots >= wanted.num_slots, f"op {op_id} read unwritten slots"
         if not piece.writes:
             return

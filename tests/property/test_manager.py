@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tests.property.manager_machine import ManagerMachine, Steps
+from tests.property.upkeep_rules import UpkeepMachine
 
 THOROUGH_STEPS = 100_000
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -20,6 +21,25 @@ def test_the_manager_keeps_its_promises_whatever_comes_in_whatever_order() -> No
         ManagerMachine,
         settings=settings(max_examples=250, stateful_step_count=50, suppress_health_check=SLOW),
     )
+
+
+def test_it_keeps_them_with_an_operator_who_pins_evicts_flushes_and_resizes() -> None:
+    run_state_machine_as_test(
+        UpkeepMachine,
+        settings=settings(max_examples=120, stateful_step_count=50, suppress_health_check=SLOW),
+    )
+
+
+@pytest.mark.thorough
+def test_it_keeps_them_with_an_operator_in_a_hundred_thousand_steps() -> None:
+    before = Steps.count
+    run_state_machine_as_test(
+        UpkeepMachine,
+        settings=settings(max_examples=2200, stateful_step_count=100, suppress_health_check=SLOW),
+    )
+    executed = Steps.count - before
+    print(f"{executed} steps executed")  # noqa: T201  (a long test says what it did)
+    assert executed >= THOROUGH_STEPS
 
 
 @pytest.mark.thorough

@@ -46,6 +46,7 @@ BUSY = ReplayConfig(
     delay_rate=0.004,
     hang_rate=0.004,
     seed=1,
+    interventions=("50ms weights", "60ms evict request=0"),
 )
 
 
@@ -104,10 +105,10 @@ def record(
         seed=config.seed,
     )
     with recorder(path, config, trace) as recording:
-        _, scheduler = build_core(config, trace, new_policy, sink=recording.sink(onward))
+        core = build_core(config, trace, new_policy, sink=recording.sink(onward))
         backend = recording.backend(simulator if wrap is None else wrap(simulator))
         try:
-            run(scheduler, backend)
+            run(core.decider, backend)
         finally:
             backend.close()
 

@@ -15,7 +15,7 @@ import pytest
 
 import kvsim
 from kvsim.cli import main
-from kvsim.cli.replay import OPTIONS
+from kvsim.cli.replay import OPTIONS, SPELT
 from kvsim.replay_config import ReplayConfig
 from kvsim.trace import write
 from tests.unit.stories import back_from_below, three_prompts
@@ -49,7 +49,8 @@ def test_every_setting_is_an_option() -> None:
 def test_every_option_is_documented_and_every_documented_option_exists() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
-    options = {name.replace("_", "-") for group in OPTIONS.values() for name in group}
+    names = [SPELT.get(name, name) for group in OPTIONS.values() for name in group]
+    options = {name.replace("_", "-") for name in names}
     others = {"config", "engine", "out", "json", "record", "verify"}
     others |= {"attribution", "kv-events", "metric-names", "metrics", "perfetto", "window"}
     assert documented == options | others

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvsim.errors import TraceError
 from kvsim.trace import Trace, load, write
 from kvsim.trace.base import num_blocks
-from kvsim.types import PartialRule, Request
+from kvsim.types import PartialRule, Request, RetentionRange
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -187,7 +187,8 @@ def test_a_block_size_other_than_the_file_s_is_refused(tmp_path: Path) -> None:
         ({"cancelat": 9}, "unknown field 'cancelat'; did you mean 'cancel_at'?"),
         (
             {"x\ny": 9},
-            "unknown field 'x\\ny'; known: at, input, output, blocks, session, priority, cancel_at",
+            "unknown field 'x\\ny'; known: at, input, output, blocks, session, tenant, priority,"
+            " cancel_at, retention, output_retention",
         ),
     ],
 )
@@ -305,3 +306,57 @@ def test_a_place_that_cannot_be_written_to_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(TraceError, match=problem):
             write(trace, place)
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
+def test_retention_and_tenants_survive_writing_and_reading(tmp_path: Path) -> None:
+    """Durations are in the unit of the file: 1.5 s need milliseconds."""
+    kept = (
+        RetentionRange(end_token=4, priority=80, duration_ns=1_500_000_000),
+        RetentionRange(first_token=4, priority=0),
+    )
+    said = replace(
+        request(0, 1),
+        tenant="a",
+        retention=kept,
+        output_retention=RetentionRange(priority=10, duration_ns=2_000_000_000),
+    )
+    trace = trace_of(said, request(0, 2))
+    for name in ("out.jsonl", "out.parquet"):
+        write(trace, tmp_path / name)
+        read = load(tmp_path / name).requests
+        assert (read[0].tenant, read[0].retention) == ("a", kept)
+        assert read[0].output_retention == said.output_retention
+        assert (read[1].tenant, read[1].retention, read[1].output_retention) == (None, (), None)
+    text = (tmp_path / "out.jsonl").read_text()
+    assert '"time_unit":"ms"' in text
+    assert (
+        '"retention":[{"to":4,"priority":80,"for":1500},{"from":4,"priority":0}],'
+        '"output_retention":{"priority":10,"for":2000}'
+    ) in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "problem"),
+    [
+        ("tenant", 3, "tenant must be text, not 3"),
+        ("retention", {}, "retention must be a list of ranges, not an object"),
+        ("retention", [3], "retention must have objects with from, to, priority, for, not 3"),
+        ("retention", [{"fro": 1}], "unknown field 'fro' of retention; did you mean 'from'?"),
+        ("retention", [{"priority": 101}], "priority of a retention range must be an integer"),
+        ("retention", [{"from": 4, "to": 2}], "end_token of a retention range must be above"),
+        ("retention", [{"for": "x"}], "for of retention must be a number, not 'x'"),
+        ("retention", [{}, {"from": 1}], "retention ranges overlap at token 1"),
+        ("output_retention", {"to": 1}, "unknown field 'to' of output_retention"),
+    ],
+)
+def test_impossible_retention_is_one_line(
+    tmp_path: Path, field: str, value: object, problem: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    write(trace_of(request(0, 1)), path)
+    header, row = path.read_text().splitlines()
+    path.write_text("\n".join([header, json.dumps(json.loads(row) | {field: value}), ""]))
+    with pytest.raises(TraceError) as caught:
+        load(path)
+    assert problem in str(caught.value)
+    assert f"{path}:2:" in str(caught.value)
