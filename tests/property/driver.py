@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kvsim import policies
+from kvsim.config import Preempt
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.core.residency import INCOMING
@@ -138,7 +139,8 @@ class Driver:
             assert self.memory.open, "Deferred, and nothing will ever change"
             return False
         assert len(attempt.table) == attempt.num_wanted_blocks
-        assert attempt.num_hit_blocks == len(matched) or attempt.no_reload
+        cuts = attempt.no_reload or not self.config.share_in_flight
+        assert attempt.num_hit_blocks == len(matched) or cuts
         check_reloads(client, outcome.ops)
         num_tokens = attempt.layout.num_tokens(attempt.num_hit_blocks)
         client.num_kv = min(num_tokens, client.num_known)
@@ -174,9 +176,10 @@ class Driver:
         if not client.is_prefilling:
             self.manager.publish(client.attempt, client.num_kv)
 
-    def preempt(self, client: Client, *, reserve: int = 0) -> None:
+    def preempt(self, client: Client, *, reserve: int = 0, swaps: bool = False) -> None:
         """Take the blocks of a client that is in no Forward; it waits for its next attempt."""
-        self.manager.release(client.attempt, EndReason.PREEMPTED, self.now)
+        how = Preempt.SWAP if swaps else Preempt.RECOMPUTE
+        self._issue(self.manager.preempt(client.attempt, self.now, how))
         self._requeue(client, reserve)
 
     def end(self, client: Client) -> None:

@@ -121,8 +121,8 @@ class Disturb:
             driver.publish(client)
         if self.what == "end":
             driver.end(client)
-        elif self.what == "preempt":
-            driver.preempt(client, reserve=self.num_blocks)
+        elif self.what in {"preempt", "swap"}:
+            driver.preempt(client, reserve=self.num_blocks, swaps=self.what == "swap")
         elif self.what == "grow":
             driver.grow(client, self.num_blocks)
         return True
@@ -180,7 +180,7 @@ ANSWER = st.builds(
 DISTURB = st.builds(
     Disturb,
     index=INDEX,
-    what=st.sampled_from(["end", "end", "preempt", "grow", "nothing"]),
+    what=st.sampled_from(["end", "end", "preempt", "swap", "grow", "nothing"]),
     publishes=st.booleans(),
     num_blocks=st.integers(1, 2),
 )
