@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from kvsim.core.ports import BlockPolicy, EvictionPolicy
     from kvsim.policies.registry import PolicyMaker
-    from kvsim.replay_config import Settings
+    from kvsim.replay_settings import Settings
 
     AnyPolicy: TypeAlias = str | PolicyMaker | EvictionPolicy | BlockPolicy
 

@@ -84,8 +84,8 @@ class CacheConfig:
         tier, at most 128 (128 costs 0.1 % of the hits and a third of the time of 1).
     low_watermark_blocks
         Write back ahead of need while fewer blocks are free or leaving. Only with a second tier,
-        and only what the write policy writes back. Default: as `swap_batch_blocks`. A tier between
-        two others keeps a batch more free, because what comes from above must not wait.
+        and only what the write policy writes back. Default: as `swap_batch_blocks`. For a tier
+        between two others see `low_watermark_of`.
     keep_outputs
         Whether full blocks of output tokens are cached as they fill, and stay when their request
         ends. If not, only a preempted request leaves them, to find them again.
@@ -177,6 +177,18 @@ class CacheConfig:
             return self.low_watermark_blocks
         return self.swap_batch if self.swap_batch > 1 else 0
 
+    def low_watermark_of(self, tier: int) -> int:
+        """Return the low-water mark of a tier.
+
+        A tier between two others must have room for what comes from above, which does not wait: a
+        quarter of it, at most 16 batches. (With a batch only, a chat trace on 400 + 600 + 3,000
+        blocks has 27 % of hits instead of 43 %.)
+        """
+        if not tier:
+            return self.low_watermark
+        room = min(self.tier_blocks[tier] // 4, 16 * self.swap_batch)
+        return self.low_watermark + max(self.swap_batch, room)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
@@ -246,6 +258,12 @@ class LinkConfig:
         _at_least("bytes_per_second", self.bytes_per_second, 1)
         _at_least("latency_ns", self.latency_ns, 0)
         _at_least("overhead_ns", self.overhead_ns, 0)
+
+
+HALF_AN_SSD: Final = LinkConfig(
+    bytes_per_second=3_500_000_000, latency_ns=100_000, overhead_ns=20_000
+)
+"""A solid-state disk that two GPUs share: see `kvsim.cost.Hardware`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,11 +7,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from kvsim.analysis.metrics import (
     DEFINITIONS,
-    TIER_NAMES,
     HitCounts,
     HitFigure,
     count_hits,
@@ -20,6 +19,7 @@ from kvsim.analysis.metrics import (
     transfer_figures,
     ttft_ns,
 )
+from kvsim.config import TIER_NAMES
 from kvsim.core.sequence import Status
 from kvsim.errors import UserError
 from kvsim.saving import new_files
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
-
-
-HIT_HEADS: Final = ("hits", "GPU", "CPU", "of", "rate")
 
 
 class RecordingFigures(TypedDict):
@@ -115,23 +112,29 @@ class ReplayResult:
 
     @property
     def hits(self) -> dict[str, HitFigure]:
-        """The hit rate by each definition, over both tiers, without the warm-up."""
+        """The hit rate by each definition, over all tiers, without the warm-up."""
         return {name: counts.figure() for name, counts in self._hit_counts.items()}
 
     @property
     def tiers(self) -> dict[str, TierFigures]:
-        """The same by tier; a tier that is absent has 0 blocks."""
+        """The same by tier; without a CPU tier it has 0 blocks, and a third is not named."""
         measured = self.records[self._num_warmup :]
         in_flight = sum(record.num_in_flight_hit_blocks for record in measured)
-        sizes = (self.config.gpu_blocks or 0, self.config.cpu_blocks or 0)
         return {
             tier: TierFigures(
-                capacity_blocks=sizes[index],
+                capacity_blocks=self._sizes[tier],
                 hits={name: each.figure(tier=tier) for name, each in self._hit_counts.items()},
                 in_flight_hit_blocks=0 if index else in_flight,
             )
-            for index, tier in enumerate(TIER_NAMES)
+            for index, tier in enumerate(self._sizes)
         }
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """Capacity of each tier by name; of the third only if there is one."""
+        config = self.config
+        sizes = (config.gpu_blocks or 0, config.cpu_blocks or 0, config.disk_blocks or 0)
+        return dict(zip(TIER_NAMES, sizes if sizes[2] else sizes[:2], strict=False))
 
     @property
     def num_requests(self) -> dict[str, int]:
@@ -248,7 +251,8 @@ class ReplayResult:
     def caption(self) -> str:
         """What was replayed, for the caption of a plot."""
         config = self.config
-        tiers = f"{config.gpu_blocks:,} GPU + {config.cpu_blocks:,} CPU blocks"
+        sizes = " + ".join(f"{size:,} {_called(tier)}" for tier, size in self._sizes.items())
+        tiers = f"{sizes} blocks"
         return (
             f"trace {self.trace.name} · {config.policy} · {tiers} of {self.trace.block_size} tokens"
             f" · clock: {self.clock} · seed {config.seed}"
@@ -269,13 +273,17 @@ class ReplayResult:
             f" {config.policy}, {names['model']} on {names['hardware']}"
         )
 
+    @property
+    def hit_heads(self) -> tuple[str, ...]:
+        """The heads of the table of hits."""
+        return ("hits", *map(_called, self._sizes), "of", "rate")
+
     def hit_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of hits as text, under `HIT_HEADS`."""
+        """Return the table of hits as text, under `hit_heads`."""
         return [
             (
                 name,
-                f"{counts.gpu:,}",
-                f"{counts.cpu:,}",
+                *(f"{counts.figure(tier=tier)['hits']:,}" for tier in self._sizes),
                 f"{counts.total:,}",
                 f"{counts.figure()['rate']:.2%}",
             )
@@ -284,9 +292,9 @@ class ReplayResult:
 
     def fact_rows(self) -> list[tuple[str, str]]:
         """Return the other figures as text: name and value."""
-        config, ends = self.config, self.num_requests
+        ends = self.num_requests
         rows = [
-            ("capacity", f"{config.gpu_blocks:,} GPU blocks, {config.cpu_blocks:,} CPU blocks"),
+            ("capacity", ", ".join(f"{n:,} {_called(t)} blocks" for t, n in self._sizes.items())),
             ("requests", ", ".join(f"{n:,} {end}" for end, n in ends.items() if n)),
         ]
         if self._num_warmup:
@@ -331,7 +339,7 @@ class ReplayResult:
         return f"<ReplayResult {self.title}; prefix_token {rate:.2%}>"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in HIT_HEADS)
+        head = "".join(f"<th>{name}</th>" for name in self.hit_heads)
         hits = "".join(_html_row(row) for row in self.hit_rows())
         facts = "".join(_html_row(row) for row in self.fact_rows())
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
@@ -368,6 +376,10 @@ class ReplayResult:
                 figure = new_figure()
                 plot(ax=figure.add_subplot())
                 figure.savefig(folder / f"{name}.png", dpi=130)
+
+
+def _called(tier: str) -> str:
+    return tier.upper() if tier in {"gpu", "cpu"} else tier
 
 
 def _html_row(cells: tuple[str, ...]) -> str:

@@ -37,6 +37,7 @@ class RequestRecord(NamedTuple):
     num_attempts: int = 0
     num_preemptions: int = 0
     num_rematched_blocks: int = 0
+    num_disk_hit_blocks: int = 0
 
 
 class TransferRecord(NamedTuple):
@@ -73,13 +74,20 @@ def record_of(sequence: ScheduledRequest) -> RequestRecord:
         sequence.num_attempts,
         sequence.num_preemptions,
         sequence.num_rematched_blocks,
+        sequence.num_disk_hit_blocks,
     )
 
 
 def record_of_instant(hit: InstantHit) -> RequestRecord:
     """Return the record of a request of an instant replay: it has no times."""
     status = Status.REFUSED if hit.is_refused else Status.FINISHED
-    return RequestRecord(hit.request, status, hit.num_gpu_blocks, hit.num_cpu_blocks)
+    return RequestRecord(
+        hit.request,
+        status,
+        hit.num_gpu_blocks,
+        hit.num_cpu_blocks,
+        num_disk_hit_blocks=hit.num_disk_blocks,
+    )
 
 
 class TransferLog:

@@ -109,12 +109,10 @@ class CacheManager:
         self._admitter = Admitter(self._cache, self._evictor, config.swap_batch)
         self._filler = Filler(self._cache)
         self._swap_batch = config.swap_batch
-        # A tier in the middle must have room for what comes from above, which does not wait.
-        marks = [config.low_watermark, *[config.low_watermark + config.swap_batch] * 2]
         self._writes_through = self._cache.hits_to_write_through is not None
         self._low_watermarks = [
-            (tier, mark)
-            for tier, mark in zip(self._cache.tiers, marks, strict=False)
+            (tier, config.low_watermark_of(tier.index))
+            for tier in self._cache.tiers
             if tier.below is not None and not self._writes_through
         ]
 
@@ -365,8 +363,10 @@ class CacheManager:
         """
         ops = self.write_through(now)
         for tier, mark in self._low_watermarks:
-            if len(tier.pool.free) + tier.copies.num_in[LEAVING] < mark:
-                ops = (*ops, *self._evictor.reclaim(self._swap_batch, now, tier=tier))
+            missing = mark - len(tier.pool.free) - tier.copies.num_in[LEAVING]
+            if missing > 0:
+                n = max(self._swap_batch, missing) if tier.index else self._swap_batch
+                ops = (*ops, *self._evictor.reclaim(n, now, tier=tier))
         return ops
 
     def make_room_below(self, num_blocks: int, now: int) -> tuple[Transfer, ...]:

@@ -95,8 +95,7 @@ class Scheduler:
 
     def step(self, now: int) -> list[Command]:
         """Take what has arrived by `now` and decide; return the commands to submit."""
-        wakeup_at = self._queue.wakeup_at
-        if wakeup_at is not None and wakeup_at <= now:
+        if (wakeup_at := self._queue.wakeup_at) is not None and wakeup_at <= now:
             self._wake_up(now)
         if self._forward is None:
             return self._build(now) if self._fenced is None else []

@@ -9,7 +9,8 @@ import pytest
 from kvsim.config import SwapIn
 from kvsim.errors import ConfigError, UnknownNameError, UserError
 from kvsim.presets import HARDWARE, MODELS
-from kvsim.replay_config import FIELD_NAMES, ReplayConfig, Settings
+from kvsim.replay_config import FIELD_NAMES, ReplayConfig
+from kvsim.replay_settings import Settings
 
 
 def test_every_field_can_be_given_as_a_keyword() -> None:

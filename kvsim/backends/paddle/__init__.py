@@ -33,6 +33,10 @@ __all__ = ["TensorBackend", "find_copier", "open_backend"]
 
 GPU = Place(instance=0, tier=0)
 HOST = Place(instance=0, tier=1)
+STORE = Place(instance=0, tier=2)
+"""Beyond the host's memory. Its blocks are in host memory all the same, in a pool of their own."""
+
+_TIERS = (GPU, HOST, STORE)
 
 
 def find_copier(device: str) -> Copier:
@@ -57,12 +61,12 @@ def open_backend(
     Raises
     ------
     ConfigError
-        If Paddle or the device is not there, there is a third tier, or the memory does not suffice.
+        If Paddle or the device is not there, a tier is one too many, or memory does not suffice.
     UnknownNameError
         If the shape is unknown.
     """
-    if len(setup.tier_blocks) > len((GPU, HOST)):
-        raise ConfigError(f"there are two tiers of memory, not {len(setup.tier_blocks)}")
+    if len(setup.tier_blocks) > len(_TIERS):
+        raise ConfigError(f"there are {len(_TIERS)} tiers of memory, not {len(setup.tier_blocks)}")
     shape = find_shape(setup.shape).of_rank(setup.num_ranks)
     memories = _memories(setup, shape, new_copier)
     clock = WallClock()  # it starts when all is ready
@@ -95,7 +99,7 @@ def open_backend(
 
 def _sizes(setup: BackendSetup) -> dict[Place, int]:
     """Return the blocks of each tier that has any."""
-    sizes = zip((GPU, HOST), setup.tier_blocks, strict=False)
+    sizes = zip(_TIERS, setup.tier_blocks, strict=False)
     return {place: num_blocks for place, num_blocks in sizes if num_blocks}
 
 
@@ -103,7 +107,7 @@ def _memories(
     setup: BackendSetup, shape: KVShape, new_copier: Callable[[str], Copier]
 ) -> list[RankMemory]:
     """Make the pools of every rank."""
-    sizes, devices = _sizes(setup), {GPU: setup.device, HOST: "cpu"}
+    sizes, devices = _sizes(setup), {GPU: setup.device, HOST: "cpu", STORE: "cpu"}
     num_on_host = sum(num for place, num in sizes.items() if devices[place] == "cpu")
     check_memory(num_on_host * shape.block_bytes * setup.num_ranks)
     return [

@@ -202,7 +202,7 @@ def test_a_tier_without_blocks_is_no_place() -> None:
 
 def test_what_cannot_be_made_is_refused_before_a_thread_starts() -> None:
     refused: list[tuple[dict[str, object], type[Exception], str]] = [
-        ({"tier_blocks": (8, 8, 8)}, ConfigError, "there are two tiers of memory, not 3"),
+        ({"tier_blocks": (8, 8, 8, 8)}, ConfigError, "there are 3 tiers of memory, not 4"),
         ({"tier_blocks": (2**40, 8)}, ConfigError, "GiB of host memory"),
         ({"shape": "huge"}, UnknownNameError, "tiny"),
         ({"device": "tpu"}, ConfigError, "device must be 'cpu' or 'gpu:N'"),
