@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TypedDict
 
-if TYPE_CHECKING:
-    from kvsim.cost import Hardware, ModelShape
+from kvsim.cost import Hardware, ModelShape  # noqa: TC001  (whoever asks for the types needs them)
 
 
 class Settings(TypedDict, total=False):
