@@ -69,21 +69,21 @@ class Admitter:
         writes_back = cache.lower is not None and cache.hits_to_write_through is None
         self._batch = swap_batch_blocks if writes_back else 1
 
-    def without_reloads(
+    def usable(
         self, attempt: Attempt, path: list[NodeId], states: bytes
     ) -> tuple[list[NodeId], bytes]:
-        """Cut the path before the first block that may not be copied up again."""
-        keys, no_reload = attempt.keys, attempt.no_reload
-        for i, state in enumerate(states):
-            if state == ABSENT and keys[i] in no_reload:
-                return path[:i], states[:i]
-        return path, states
+        """Cut the path before the first block that the attempt must compute itself.
 
-    def without_computed(self, path: list[NodeId], states: bytes) -> tuple[list[NodeId], bytes]:
-        """Cut the path before the first block that is being computed for another request."""
-        incoming_by = self._cache.incoming_by
+        That is one whose copy up has failed, and, unless such are shared, one that is being
+        computed for another request.
+        """
+        cache = self._cache
+        keys, no_reload, incoming_by = attempt.keys, attempt.no_reload, cache.incoming_by
+        shares = cache.config.share_in_flight
         for i, state in enumerate(states):
-            if state == INCOMING and path[i] not in incoming_by:
+            is_refused = state == ABSENT and keys[i] in no_reload
+            is_computed = state == INCOMING and path[i] not in incoming_by
+            if is_refused or (is_computed and not shares):
                 return path[:i], states[:i]
         return path, states
 

@@ -195,10 +195,8 @@ class CacheManager:
         path = cache.tree.match(attempt.keys)
         state = gpu.copies.state
         states = bytes([state[node] for node in path])
-        if attempt.no_reload and ABSENT in states:
-            path, states = self._admitter.without_reloads(attempt, path, states)
-        if not self._shares_in_flight and INCOMING in states:
-            path, states = self._admitter.without_computed(path, states)
+        if attempt.no_reload or not self._shares_in_flight:
+            path, states = self._admitter.usable(attempt, path, states)
         num_matched = len(path)
         num_needed = attempt.num_wanted_blocks - num_matched + states.count(ABSENT)
         ops: list[Transfer] = []
@@ -223,15 +221,13 @@ class CacheManager:
         if INCOMING in states:
             attempt.after = self._admitter.dependencies(path, states, attempt.own_transfers)
         attempt.path = path
-        attempt.table = gpu.copies.blocks_of(path)
-        attempt.table += gpu.pool.take(attempt.num_wanted_blocks - num_matched)
-        attempt.num_hit_blocks = num_matched
-        attempt.num_joined_blocks = states.count(INCOMING)
+        own = gpu.pool.take(attempt.num_wanted_blocks - num_matched)
+        attempt.table = gpu.copies.blocks_of(path) + own
+        attempt.num_hit_blocks, attempt.num_joined_blocks = num_matched, states.count(INCOMING)
         attempt.is_admitted = True
         cache.live[request_id] = attempt
         cache.num_path_blocks += num_matched
-        if cache.sink is not None:
-            emit_admitted(cache, attempt, tiers, now)
+        emit_admitted(cache, attempt, tiers, now)
         return Admission(ops=tuple(ops)) if ops else ADMITTED
 
     def fill(self, attempt: Attempt, num_blocks: int, op_id: OpId) -> None:

@@ -6,7 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kvsim import policies
-from kvsim.config import Preempt
+from kvsim.config import CacheConfig, Preempt
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.core.residency import INCOMING
@@ -28,7 +28,6 @@ from tests.property.promises import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kvsim.config import CacheConfig
     from kvsim.core.attempt import Attempt
     from kvsim.core.ops import Transfer
     from kvsim.core.ports import EvictionPolicy, PolicyContext
@@ -176,9 +175,10 @@ class Driver:
         if not client.is_prefilling:
             self.manager.publish(client.attempt, client.num_kv)
 
-    def preempt(self, client: Client, *, reserve: int = 0, swaps: bool = False) -> None:
+    def preempt(
+        self, client: Client, how: Preempt = Preempt.RECOMPUTE, *, reserve: int = 0
+    ) -> None:
         """Take the blocks of a client that is in no Forward; it waits for its next attempt."""
-        how = Preempt.SWAP if swaps else Preempt.RECOMPUTE
         self._issue(self.manager.preempt(client.attempt, self.now, how))
         self._requeue(client, reserve)
 

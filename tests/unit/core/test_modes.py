@@ -97,7 +97,7 @@ def test_a_victim_is_written_back_in_any_mode_if_a_child_of_it_is_below() -> Non
     answer(driver, issued(driver, client))
     other = admitted(driver, p("13"))
     answer(driver, issued(driver, other))
-    driver.preempt(client, swaps=True)
+    driver.preempt(client, how=Preempt.SWAP)
     driver.end(other)
     driver.drain()
     assert (readable(driver, 0), readable(driver, 1)) == ({A, (1, 3)}, {AB})
@@ -232,7 +232,7 @@ def test_a_swapped_request_leaves_the_gpu_at_once() -> None:
         driver = new_driver(4, 4)
         client = admitted(driver, p("12"), num_output_tokens=3)
         answer(driver, issued(driver, client))
-        driver.preempt(client, swaps=how is Preempt.SWAP)
+        driver.preempt(client, how=how)
         driver.check()
         assert num_transfers(driver) == num_copies
         driver.drain()
@@ -246,7 +246,7 @@ def test_a_swap_takes_nothing_that_others_refer_to_or_that_has_children() -> Non
     answer(driver, issued(driver, client))
     other = admitted(driver, p("13"))
     answer(driver, issued(driver, other))
-    driver.preempt(client, swaps=True)
+    driver.preempt(client, how=Preempt.SWAP)
     driver.drain()
     assert (readable(driver, 0), readable(driver, 1)) == ({A, (1, 3)}, {AB})
 
@@ -256,7 +256,7 @@ def test_a_swap_leaves_on_the_gpu_what_finds_no_room_below() -> None:
     driver = new_driver(4, 1)
     client = admitted(driver, p("12"), num_output_tokens=3)
     answer(driver, issued(driver, client))
-    driver.preempt(client, swaps=True)
+    driver.preempt(client, how=Preempt.SWAP)
     driver.drain()
     assert (readable(driver, 0), readable(driver, 1)) == ({A}, {AB})
 
@@ -266,7 +266,7 @@ def test_a_swap_copies_nothing_that_is_below() -> None:
     client = admitted(driver, p("12"), num_output_tokens=3)
     answer(driver, issued(driver, client))
     written(driver)
-    driver.preempt(client, swaps=True)
+    driver.preempt(client, how=Preempt.SWAP)
     assert num_transfers(driver) == 1
     assert (readable(driver, 0), readable(driver, 1)) == (set(), {A, AB})
 
@@ -275,7 +275,7 @@ def test_what_was_swapped_out_comes_up_at_an_ordinary_admission() -> None:
     driver = new_driver(4, 4)
     client = admitted(driver, p("12"), num_output_tokens=3)
     answer(driver, issued(driver, client))
-    driver.preempt(client, swaps=True)
+    driver.preempt(client, how=Preempt.SWAP)
     driver.drain()
     assert driver.admit(client)
     assert client.attempt.num_reload_blocks == 2
