@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
+from kvsim.config import HALF_AN_SSD, LinkConfig
 from kvsim.errors import ConfigError
-
-if TYPE_CHECKING:
-    from kvsim.config import LinkConfig
 
 _NS_PER_S: Final = 10**9
 _FS_PER_S: Final = 10**15
@@ -159,8 +157,10 @@ class Hardware:
         `step_overhead_ns`: measure yours.
     step_overhead_ns
         What each step costs besides: launches, sampling, and the all-reduces of the layers.
-    host_link
-        From each GPU to the memory of the host.
+    host_link, disk_link
+        From each GPU to the memory of the host, and to what lies beyond: a local disk, or a store
+        of other machines. The default is an assumption: an SSD of 7 GB/s (PCIe gen4 x4) shared by
+        two GPUs, and some 100 us to begin.
     """
 
     name: str
@@ -172,6 +172,7 @@ class Hardware:
     compute_efficiency_percent: int = 50
     memory_efficiency_percent: int = 80
     step_overhead_ns: int = 1_000_000
+    disk_link: LinkConfig = HALF_AN_SSD
 
     def __post_init__(self) -> None:
         for name in ("num_gpus", "flops_per_second", "memory_bytes_per_second", "memory_bytes"):

@@ -169,6 +169,13 @@ class CacheCleared(NamedTuple):
     version: int
 
 
+class TierResized(NamedTuple):
+    """A tier has the block ids below `num_blocks`; those beyond go as they become free."""
+
+    tier: TierIndex
+    num_blocks: int
+
+
 class InterventionTaken(NamedTuple):
     """What came of an operator's order, by its position; see `kvsim.core.interventions.Status`."""
 
@@ -195,5 +202,6 @@ Event: TypeAlias = (
     | BlocksFreed
     | BlocksQuarantined
     | CacheCleared
+    | TierResized
     | InterventionTaken
 )

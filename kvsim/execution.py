@@ -83,6 +83,7 @@ class Job:
             tier_blocks=tier_blocks,
             cost=self.cost,
             host_link=config.machine.host_link,
+            disk_link=config.disk_link,
             num_ranks=(config.ranks or 1) if is_real else config.machine.num_gpus,
             faults=config.faults,
             seed=config.seed,

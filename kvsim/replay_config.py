@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from kvsim.backends import find_backend
 from kvsim.backends.setup import LONGEST_SILENCE_NS, Clock, ForwardTime, Workers
-from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
+from kvsim.config import (
+    CacheConfig,
+    FaultConfig,
+    Preempt,
+    SchedulerConfig,
+    SwapIn,
+    TierInclusion,
+    WritePolicy,
+)
 from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
 from kvsim.interventions import check_interventions
 from kvsim.presets import find_hardware, find_model
+from kvsim.setting_checks import LARGEST_SIZE, check_int, choice, is_number
 from kvsim.trace.retaining import parse_retain
 from kvsim.trace.salting import SaltBy
 from kvsim.types import PartialRule
@@ -21,6 +29,7 @@ from kvsim.types import PartialRule
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from kvsim.config import LinkConfig
     from kvsim.settings import Settings
 
     JsonValue: TypeAlias = (
@@ -30,16 +39,12 @@ if TYPE_CHECKING:
 KV_BITS: Final = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
 """Names of the types that KV may be kept in -> bits a value."""
 
-LARGEST_SIZE: Final = 1 << 53
-"""Bound of every size, in blocks or GiB: JSON tools lose digits above it (RFC 8259, section 6)."""
-
 AUTO: Final = "auto"
 """A time scale that is found when the trace is known."""
 
+_CACHE: Final = CacheConfig()
 _SCHEDULER: Final = SchedulerConfig()
 _FAULTS: Final = FaultConfig()
-
-_Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,20 +55,26 @@ class ReplayConfig:
 
     Parameters
     ----------
-    gpu_blocks, cpu_blocks
-        Capacity of the two tiers, in blocks of the trace's block size. Default: what the hardware
-        leaves beside the weights in 90 % of its memory; no CPU tier.
-    gpu_gib, cpu_gib
+    gpu_blocks, cpu_blocks, disk_blocks
+        Capacity of the tiers, in blocks of the trace's block size. Default: what the hardware
+        leaves beside the weights in 90 % of its memory; no CPU tier; no third tier, which is a
+        local disk or a remote store below the CPU's.
+    gpu_gib, cpu_gib, disk_gib
         The same in GiB (2**30 bytes) over all ranks together, instead of blocks. K and V are both
         counted, and what each rank keeps a copy of (an MLA latent) once for each rank.
     policy
         Name of the eviction policy.
+    tier_inclusion, write_policy, write_through_hits, share_in_flight
+        See `kvsim.config.CacheConfig`: "exclusive" or "inclusive"; "back", "through" or
+        "selective".
     swap_batch_blocks, low_watermark_blocks, keep_outputs
         See `kvsim.config.CacheConfig`.
     model, hardware
         Names of `kvsim.presets`, or a `ModelShape` and a `Hardware` of your own.
     kv_dtype
         Bits of a KV value (4, 8, 16) or a name of `KV_BITS`.
+    disk_bytes_per_second, disk_latency_ns
+        Of the link to the third tier, for each GPU. Default: the hardware's.
     format, partial, limit, block_size
         How the trace is read; see `kvsim.load_trace`.
     warmup
@@ -73,8 +84,8 @@ class ReplayConfig:
     instant
         Replay one request after another, everything done at once: hit rates without time.
     token_budget, max_running, decode_reserve_blocks, grow_blocks, max_blocks_per_request
-        See `kvsim.config.SchedulerConfig`; also `swap_in` ("overlap" or "wait"), `max_attempts`
-        and the two timeouts, in nanoseconds.
+        See `kvsim.config.SchedulerConfig`; also `swap_in` ("overlap" or "wait"), `preempt`
+        ("recompute" or "swap"), `max_attempts` and the two timeouts, in nanoseconds.
     fail_rate, delay_rate, hang_rate, delay_ns, settle_ns
         Faults to inject; see `kvsim.config.FaultConfig`.
     backend
@@ -118,6 +129,12 @@ class ReplayConfig:
     cpu_blocks: int | None = None
     gpu_gib: float | None = None
     cpu_gib: float | None = None
+    disk_blocks: int | None = None
+    disk_gib: float | None = None
+    tier_inclusion: str = _CACHE.tier_inclusion.value
+    write_policy: str = _CACHE.write_policy.value
+    write_through_hits: int | None = None
+    share_in_flight: bool = _CACHE.share_in_flight
     policy: str = "lru"  # what engines do
     swap_batch_blocks: int | None = None
     low_watermark_blocks: int | None = None
@@ -125,6 +142,8 @@ class ReplayConfig:
     model: str | ModelShape = "llama-3.1-8b"  # well known, and fits every machine
     hardware: str | Hardware = "h200-8x"
     kv_dtype: str | int = "bf16"  # what most models are served with
+    disk_bytes_per_second: int | None = None
+    disk_latency_ns: int | None = None
     format: str | None = None
     partial: str | None = None
     limit: int | None = None
@@ -138,6 +157,7 @@ class ReplayConfig:
     grow_blocks: int = _SCHEDULER.grow_blocks
     max_blocks_per_request: int | None = None
     swap_in: str = SwapIn.OVERLAP.value
+    preempt: str = _SCHEDULER.preempt.value
     max_attempts: int = _SCHEDULER.max_attempts
     transfer_timeout_ns: int | None = None
     forward_timeout_ns: int | None = None
@@ -167,30 +187,30 @@ class ReplayConfig:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
-        for name in ("instant", "keep_outputs"):
+        for name in ("instant", "keep_outputs", "share_in_flight"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
         check_int("seed", self.seed, 0)
-        if not _is_number(self.warmup) or not 0 <= self.warmup < 1:
+        if not is_number(self.warmup) or not 0 <= self.warmup < 1:
             raise ConfigError(
                 f"warmup must be a share of the requests from 0 to less than 1, not {self.warmup!r}"
             )
         self._check_backend()
         check_interventions(self.interventions, is_instant=self.instant)
         _ = parse_retain(self.retain or ""), self.salt_rule
-        _ = self.partial_rule, self.kv_bits, self.model_shape, self.machine, self.faults
+        _ = self.partial_rule, self.kv_bits, self.model_shape, self.disk_link, self.faults
         self.scheduler()
         self.cache(block_size=self.block_size or 1)
 
     @property
     def partial_rule(self) -> PartialRule | None:
         """What becomes of a last block that is not full; None: as is usual for the format."""
-        return None if self.partial is None else _choice("partial", self.partial, PartialRule)
+        return None if self.partial is None else choice("partial", self.partial, PartialRule)
 
     @property
     def salt_rule(self) -> SaltBy | None:
         """Who shares no blocks with whom; None: everybody with everybody."""
-        return None if self.salt_by is None else _choice("salt_by", self.salt_by, SaltBy)
+        return None if self.salt_by is None else choice("salt_by", self.salt_by, SaltBy)
 
     @property
     def kv_bits(self) -> int:
@@ -224,6 +244,20 @@ class ReplayConfig:
         return find_hardware(self.hardware)
 
     @property
+    def disk_link(self) -> LinkConfig:
+        """The link to the third tier."""
+        link, rate, latency_ns = (
+            self.machine.disk_link,
+            self.disk_bytes_per_second,
+            self.disk_latency_ns,
+        )
+        return replace(
+            link,
+            bytes_per_second=link.bytes_per_second if rate is None else rate,
+            latency_ns=link.latency_ns if latency_ns is None else latency_ns,
+        )
+
+    @property
     def faults(self) -> FaultConfig:
         """What goes wrong."""
         return FaultConfig(
@@ -242,12 +276,12 @@ class ReplayConfig:
     @property
     def forward_time(self) -> ForwardTime:
         """What a step takes on the wall clock."""
-        return _choice("forward", self.forward or ForwardTime.COST.value, ForwardTime)
+        return choice("forward", self.forward or ForwardTime.COST.value, ForwardTime)
 
     @property
     def worker_kind(self) -> Workers:
         """What the ranks of real tensors are."""
-        return _choice("workers", self.workers or Workers.THREADS.value, Workers)
+        return choice("workers", self.workers or Workers.THREADS.value, Workers)
 
     @property
     def longest_silence_ns(self) -> int:
@@ -263,7 +297,8 @@ class ReplayConfig:
             decode_reserve_blocks=self.decode_reserve_blocks,
             grow_blocks=self.grow_blocks,
             max_blocks_per_request=self.max_blocks_per_request,
-            swap_in=_choice("swap_in", self.swap_in, SwapIn),
+            swap_in=choice("swap_in", self.swap_in, SwapIn),
+            preempt=choice("preempt", self.preempt, Preempt),
             max_attempts=self.max_attempts,
             transfer_timeout_ns=self.transfer_timeout_ns,
             forward_timeout_ns=self.forward_timeout_ns,
@@ -272,7 +307,7 @@ class ReplayConfig:
     @property
     def tier_blocks(self) -> tuple[int, ...]:
         """Blocks of each tier that there is, the GPU first."""
-        return (self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else []))
+        return tuple(filter(None, (self.gpu_blocks or 1, self.cpu_blocks, self.disk_blocks)))
 
     def cache(self, *, block_size: int) -> CacheConfig:
         """Return the cache manager's part; a size that is not known yet counts as the smallest.
@@ -286,6 +321,10 @@ class ReplayConfig:
         return CacheConfig(
             block_size=block_size,
             tier_blocks=self.tier_blocks,
+            tier_inclusion=choice("tier_inclusion", self.tier_inclusion, TierInclusion),
+            write_policy=choice("write_policy", self.write_policy, WritePolicy),
+            write_through_hits=self.write_through_hits,
+            share_in_flight=self.share_in_flight,
             swap_batch_blocks=swap_batch,
             low_watermark_blocks=low_watermark,
             keep_outputs=self.keep_outputs,
@@ -344,11 +383,11 @@ class ReplayConfig:
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name), least)
         ratio = self.expand_ratio
-        if ratio is not None and (not _is_number(ratio) or not isfinite(ratio) or ratio < 1):
+        if ratio is not None and (not is_number(ratio) or not isfinite(ratio) or ratio < 1):
             raise ConfigError(f"expand_ratio must be a number of at least 1, not {ratio!r}")
         scale = self.time_scale
-        is_number = _is_number(scale) and isfinite(scale) and scale > 0
-        if scale is not None and scale != AUTO and not is_number:
+        is_positive = is_number(scale) and isfinite(scale) and scale > 0
+        if scale is not None and scale != AUTO and not is_positive:
             raise ConfigError(f"time_scale must be a number above 0 or 'auto', not {scale!r}")
         _ = self.forward_time, self.worker_kind
 
@@ -356,15 +395,15 @@ class ReplayConfig:
         for one, other in _EITHER_OR:
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 raise ConfigError(f"{one} and {other} exclude each other: give one of them")
-        for name, least in (("gpu_blocks", 1), ("cpu_blocks", 0), ("limit", 1), ("block_size", 1)):
+        for name, least in _INTEGERS:
             value = getattr(self, name)
             if value is not None:
                 check_int(name, value, least)
-        for name in ("gpu_gib", "cpu_gib"):
+        for name in ("gpu_gib", "cpu_gib", "disk_gib"):
             value = getattr(self, name)
             if value is None:
                 continue
-            if not _is_number(value) or not isfinite(value) or not 0 <= value <= LARGEST_SIZE:
+            if not is_number(value) or not isfinite(value) or not 0 <= value <= LARGEST_SIZE:
                 raise ConfigError(f"{name} must be a number of GiB, at least 0, not {value!r}")
 
 
@@ -379,7 +418,21 @@ _WALL_CLOCK_ONLY: Final = (
 )  # fmt: skip
 """Settings that mean nothing in virtual time."""
 
-_EITHER_OR: Final = (("gpu_blocks", "gpu_gib"), ("cpu_blocks", "cpu_gib"))
+_EITHER_OR: Final = (
+    ("gpu_blocks", "gpu_gib"),
+    ("cpu_blocks", "cpu_gib"),
+    ("disk_blocks", "disk_gib"),
+)
+_INTEGERS: Final = (
+    ("gpu_blocks", 1),
+    ("cpu_blocks", 0),
+    ("disk_blocks", 0),
+    ("disk_bytes_per_second", 1),
+    ("disk_latency_ns", 0),
+    ("limit", 1),
+    ("block_size", 1),
+)
+"""Settings that may be left open -> least value."""
 
 
 def check_names(names: Iterable[str]) -> None:
@@ -387,22 +440,3 @@ def check_names(names: Iterable[str]) -> None:
     for name in names:
         if name not in FIELD_NAMES:
             raise UnknownNameError("setting", name, FIELD_NAMES)
-
-
-def check_int(name: str, value: object, least: int) -> None:
-    """Raise `ConfigError` unless `value` is an integer from `least` to `LARGEST_SIZE`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigError(f"{name} must be an integer of at least {least}, not {value!r}")
-    if value > LARGEST_SIZE:
-        raise ConfigError(f"{name} must be at most 2**53, not {value!r}")
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _choice(name: str, value: str, choices: type[_Choice]) -> _Choice:
-    try:
-        return choices(value)
-    except ValueError as error:
-        raise UnknownNameError(name, value, [str(each) for each in choices]) from error

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from kvsim.analysis.metrics import (
     DEFINITIONS,
-    TIER_NAMES,
     HitCounts,
     HitFigure,
     count_hits,
@@ -20,9 +19,10 @@ from kvsim.analysis.metrics import (
     ttft_ns,
 )
 from kvsim.analysis.orders import intervention_figures
+from kvsim.config import TIER_NAMES
 from kvsim.core.sequence import Status
 from kvsim.errors import UserError
-from kvsim.result_parts import RecordingFigures, TierFigures, TraceFacts
+from kvsim.result_parts import RecordingFigures, TierFigures, TraceFacts, called
 from kvsim.saving import new_files, write_lines
 
 if TYPE_CHECKING:
@@ -98,23 +98,29 @@ class ReplayResult:
 
     @property
     def hits(self) -> dict[str, HitFigure]:
-        """The hit rate by each definition, over both tiers, without the warm-up."""
+        """The hit rate by each definition, over all tiers, without the warm-up."""
         return {name: counts.figure() for name, counts in self._hit_counts.items()}
 
     @property
     def tiers(self) -> dict[str, TierFigures]:
-        """The same by tier; a tier that is absent has 0 blocks."""
+        """The same by tier; without a CPU tier it has 0 blocks, and a third is not named."""
         measured = self.records[self._num_warmup :]
         in_flight = sum(record.num_in_flight_hit_blocks for record in measured)
-        sizes = (self.config.gpu_blocks or 0, self.config.cpu_blocks or 0)
         return {
             tier: TierFigures(
-                capacity_blocks=sizes[index],
+                capacity_blocks=self._sizes[tier],
                 hits={name: each.figure(tier=tier) for name, each in self._hit_counts.items()},
                 in_flight_hit_blocks=0 if index else in_flight,
             )
-            for index, tier in enumerate(TIER_NAMES)
+            for index, tier in enumerate(self._sizes)
         }
+
+    @property
+    def _sizes(self) -> dict[str, int]:
+        """Capacity of each tier by name; of the third only if there is one."""
+        config = self.config
+        sizes = (config.gpu_blocks or 0, config.cpu_blocks or 0, config.disk_blocks or 0)
+        return dict(zip(TIER_NAMES, sizes if sizes[2] else sizes[:2], strict=False))
 
     @property
     def num_requests(self) -> dict[str, int]:
@@ -323,7 +329,8 @@ class ReplayResult:
     def caption(self) -> str:
         """What was replayed, for the caption of a plot."""
         config = self.config
-        tiers = f"{config.gpu_blocks:,} GPU + {config.cpu_blocks:,} CPU blocks"
+        sizes = " + ".join(f"{size:,} {called(tier)}" for tier, size in self._sizes.items())
+        tiers = f"{sizes} blocks"
         return (
             f"trace {self.trace.name} · {config.policy} · {tiers} of {self.trace.block_size} tokens"
             f" · clock: {self.clock} · seed {config.seed}"
@@ -344,17 +351,22 @@ class ReplayResult:
             f" {config.policy}, {names['model']} on {names['hardware']}"
         )
 
+    @property
+    def hit_heads(self) -> tuple[str, ...]:
+        """The heads of the table of hits."""
+        return ("hits", *map(called, self._sizes), "of", "rate")
+
     def hit_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of hits as text, under `kvsim.result_text.HIT_HEADS`."""
+        """Return the table of hits as text, under `hit_heads`."""
         from kvsim.result_text import hit_rows
 
-        return hit_rows(self._hit_counts)
+        return hit_rows(self._hit_counts, tuple(self._sizes))
 
     def fact_rows(self) -> list[tuple[str, str]]:
         """Return the other figures as text: name and value."""
         from kvsim.result_text import fact_rows
 
-        return fact_rows(self, num_warmup=self._num_warmup)
+        return fact_rows(self, self._sizes, num_warmup=self._num_warmup)
 
     def __repr__(self) -> str:
         rate = self.hits["prefix_token"]["rate"]

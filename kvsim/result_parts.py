@@ -33,3 +33,8 @@ class TraceFacts:
     block_size: int
     partial: str
     num_requests: int
+
+
+def called(tier: str) -> str:
+    """Return the name of a tier in a text."""
+    return tier.upper() if tier in {"gpu", "cpu"} else tier

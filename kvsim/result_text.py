@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from kvsim.analysis.orders import intervention_row
+from kvsim.result_parts import called
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from kvsim.analysis.metrics import HitCounts
     from kvsim.result import ReplayResult
 
-HIT_HEADS: Final = ("hits", "GPU", "CPU", "of", "rate")
 
-
-def hit_rows(counts: Mapping[str, HitCounts]) -> list[tuple[str, ...]]:
-    """Return the table of hits, under `HIT_HEADS`."""
+def hit_rows(counts: Mapping[str, HitCounts], tiers: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return the table of hits, under `ReplayResult.hit_heads`."""
     return [
-        (name, f"{n.gpu:,}", f"{n.cpu:,}", f"{n.total:,}", f"{n.figure()['rate']:.2%}")
-        for name, n in counts.items()
+        (
+            name,
+            *(f"{each.figure(tier=tier)['hits']:,}" for tier in tiers),
+            f"{each.total:,}",
+            f"{each.figure()['rate']:.2%}",
+        )
+        for name, each in counts.items()
     ]
 
 
-def fact_rows(result: ReplayResult, *, num_warmup: int) -> list[tuple[str, str]]:
+def fact_rows(
+    result: ReplayResult, sizes: Mapping[str, int], *, num_warmup: int
+) -> list[tuple[str, str]]:
     """Return the figures that are no hits: name and value."""
-    config, ends = result.config, result.num_requests
+    ends = result.num_requests
     rows = [
-        ("capacity", f"{config.gpu_blocks:,} GPU blocks, {config.cpu_blocks:,} CPU blocks"),
+        ("capacity", ", ".join(f"{n:,} {called(tier)} blocks" for tier, n in sizes.items())),
         ("requests", ", ".join(f"{n:,} {end}" for end, n in ends.items() if n)),
     ]
     if num_warmup:
@@ -73,7 +79,7 @@ def _tensor_text(result: ReplayResult) -> str:
 
 def html(result: ReplayResult) -> str:
     """Return the figures as tables for a notebook."""
-    head = "".join(f"<th>{name}</th>" for name in HIT_HEADS)
+    head = "".join(f"<th>{name}</th>" for name in result.hit_heads)
     hits = "".join(_html_row(row) for row in result.hit_rows())
     facts = "".join(_html_row(row) for row in result.fact_rows())
     notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)

@@ -87,13 +87,14 @@ def _machine(table: Table) -> Hardware:
     base = _base(table)
     machine = None if base is None else find_hardware(base)
     values = _checked("hardware", table, Hardware)
-    link = values.get("host_link")
-    if isinstance(link, dict):
-        old = None if machine is None else machine.host_link
-        known = _checked("host_link", link, LinkConfig)
-        values["host_link"] = _made("host_link", LinkConfig, old, known)
-    elif link is not None:
-        raise ConfigError(f"host_link must be a table, not {link!r}")
+    for name in ("host_link", "disk_link"):
+        link = values.get(name)
+        if isinstance(link, dict):
+            old = None if machine is None else getattr(machine, name)
+            known = _checked(name, link, LinkConfig)
+            values[name] = _made(name, LinkConfig, old, known)
+        elif link is not None:
+            raise ConfigError(f"{name} must be a table, not {link!r}")
     return _made("hardware", Hardware, machine, values)
 
 

@@ -15,12 +15,20 @@ class Settings(TypedDict, total=False):
     cpu_blocks: int | None
     gpu_gib: float | None
     cpu_gib: float | None
+    disk_blocks: int | None
+    disk_gib: float | None
+    tier_inclusion: str
+    write_policy: str
+    write_through_hits: int | None
+    share_in_flight: bool
     swap_batch_blocks: int | None
     low_watermark_blocks: int | None
     keep_outputs: bool
     model: str | ModelShape
     hardware: str | Hardware
     kv_dtype: str | int
+    disk_bytes_per_second: int | None
+    disk_latency_ns: int | None
     format: str | None
     partial: str | None
     limit: int | None
@@ -34,6 +42,7 @@ class Settings(TypedDict, total=False):
     grow_blocks: int
     max_blocks_per_request: int | None
     swap_in: str
+    preempt: str
     max_attempts: int
     transfer_timeout_ns: int | None
     forward_timeout_ns: int | None

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from kvsim.backends.setup import Clock
+from kvsim.config import Preempt
 from kvsim.core.attempt import BlockLayout
 from kvsim.cost import RooflineCost
 from kvsim.errors import ConfigError
-from kvsim.replay_config import AUTO, LARGEST_SIZE
+from kvsim.replay_config import AUTO
+from kvsim.setting_checks import LARGEST_SIZE
 
 if TYPE_CHECKING:
     from kvsim.replay_config import ReplayConfig
@@ -32,19 +34,27 @@ def resolve(config: ReplayConfig, trace: Trace) -> ReplayConfig:
     """
     cost = cost_model(config, trace.block_size)
     all_ranks_bytes = cost.transfer_bytes(1) * config.machine.num_gpus
-    gpu_blocks, cpu_blocks = config.gpu_blocks, config.cpu_blocks
+    gpu_blocks = config.gpu_blocks
     if config.gpu_gib is not None:
         gpu_blocks = _blocks_in("gpu_gib", config.gpu_gib, all_ranks_bytes)
     elif gpu_blocks is None:
         gpu_blocks = cost.max_gpu_blocks()
-    if config.cpu_gib:
-        cpu_blocks = _blocks_in("cpu_gib", config.cpu_gib, all_ranks_bytes)
+    cpu_blocks, disk_blocks = (
+        _blocks_in(name, size_gib, all_ranks_bytes) if size_gib else num_blocks or 0
+        for name, size_gib, num_blocks in (
+            ("cpu_gib", config.cpu_gib, config.cpu_blocks),
+            ("disk_gib", config.disk_gib, config.disk_blocks),
+        )
+    )
+    _check_tiers(config, cpu_blocks, disk_blocks)
     sized = replace(
         config,
         gpu_blocks=gpu_blocks,
-        cpu_blocks=cpu_blocks or 0,
+        cpu_blocks=cpu_blocks,
+        disk_blocks=disk_blocks,
         gpu_gib=None,
         cpu_gib=None,
+        disk_gib=None,
         block_size=trace.block_size,
         partial=trace.partial.value,
     )
@@ -89,6 +99,7 @@ def without_excess(config: ReplayConfig, trace: Trace) -> ReplayConfig:
         config,
         gpu_blocks=min(config.gpu_blocks or 1, most),
         cpu_blocks=min(config.cpu_blocks or 0, most),
+        disk_blocks=min(config.disk_blocks or 0, most),
     )
 
 
@@ -99,6 +110,19 @@ def most_blocks(config: ReplayConfig, trace: Trace) -> int:
     most = sum(needed) * num_attempts
     cache = config.cache(block_size=trace.block_size)
     return most + cache.swap_batch + cache.low_watermark
+
+
+def _check_tiers(config: ReplayConfig, cpu_blocks: int, disk_blocks: int) -> None:
+    """Raise `ConfigError` if a setting needs a tier that is not there."""
+    if disk_blocks and not cpu_blocks:
+        raise ConfigError(
+            "disk_blocks need a CPU tier, which blocks come from: give cpu_blocks or cpu_gib"
+        )
+    if config.preempt == Preempt.SWAP and not (cpu_blocks or config.instant):
+        raise ConfigError("preempt 'swap' needs a CPU tier: give cpu_blocks or cpu_gib")
+    for name in ("disk_bytes_per_second", "disk_latency_ns"):
+        if getattr(config, name) is not None and not disk_blocks:
+            raise ConfigError(f"{name} is for a third tier: give disk_blocks or disk_gib")
 
 
 def _can_fail(config: ReplayConfig) -> bool:

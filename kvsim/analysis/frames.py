@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 
-from kvsim.analysis.metrics import TIER_NAMES
+from kvsim.config import TIER_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,6 +31,7 @@ REQUEST_COLUMNS: Final = {
     "num_blocks": "int64",
     "num_gpu_hit_blocks": "int64",
     "num_cpu_hit_blocks": "int64",
+    "num_disk_hit_blocks": "int64",
     "num_in_flight_hit_blocks": "int64",
     "num_hit_tokens": "int64",
     "num_attempts": "int64",
@@ -86,6 +87,7 @@ def requests_frame(
             len(record.request.block_keys),
             record.num_gpu_hit_blocks,
             record.num_cpu_hit_blocks,
+            record.num_disk_hit_blocks,
             record.num_in_flight_hit_blocks,
             _hit_tokens(record, block_size),
             record.num_attempts,
@@ -153,5 +155,5 @@ def _tpot_ms(record: RequestRecord) -> float | None:
 
 
 def _hit_tokens(record: RequestRecord, block_size: int) -> int:
-    num_blocks = record.num_gpu_hit_blocks + record.num_cpu_hit_blocks
+    num_blocks = record.num_gpu_hit_blocks + record.num_cpu_hit_blocks + record.num_disk_hit_blocks
     return min(num_blocks * block_size, record.request.num_input_tokens)

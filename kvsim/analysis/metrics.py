@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvsim.types import TierIndex
 
 TIER_NAMES: Final = ("gpu", "cpu")
-"""By tier index."""
+"""By tier index, of the two tiers that every result has. All names: `kvsim.config.TIER_NAMES`."""
 
 
 def tier_name(tier: TierIndex) -> str:
@@ -33,6 +33,14 @@ DEFINITIONS: Final = {
 """Name of each hit rate -> what it is."""
 
 _NS_PER_MS: Final = 10**6
+_DISK: Final = 2
+_DIRECTIONS: Final = (
+    ("swap_in", 1, 0),
+    ("swap_out", 0, 1),
+    ("disk_in", _DISK, 0),
+    ("disk_out", 1, _DISK),
+)
+"""Name, source and target of each way that blocks are copied."""
 
 
 class HitFigure(TypedDict):
@@ -49,10 +57,12 @@ class HitCounts(NamedTuple):
     gpu: int
     cpu: int
     total: int
+    disk: int = 0
 
     def figure(self, *, tier: str | None = None) -> HitFigure:
-        """Return the rate of one tier, or of both together."""
-        hits = self.gpu + self.cpu if tier is None else self.gpu if tier == "gpu" else self.cpu
+        """Return the rate of one tier, or of all together."""
+        by_tier = {"gpu": self.gpu, "cpu": self.cpu, "disk": self.disk}
+        hits = sum(by_tier.values()) if tier is None else by_tier[tier]
         return HitFigure(hits=hits, total=self.total, rate=hits / self.total if self.total else 0.0)
 
 
@@ -68,33 +78,34 @@ def count_hits(records: Iterable[RequestRecord], block_size: int) -> dict[str, H
     """Count the hits by each of `DEFINITIONS`; requests never admitted hit nothing.
 
     The leading run is split among the tiers in the order in which it is cached: the GPU's blocks
-    come before the CPU's.
+    come before the CPU's, and those before the third tier's.
     """
     references = tokens = 0
-    blocks, partial, usable = [0, 0], [0, 0], [0, 0]
+    blocks, partial, usable = [0, 0, 0], [0, 0, 0], [0, 0, 0]
     for record in records:
         num_tokens = record.request.num_input_tokens
         references += len(record.request.block_keys)
         tokens += num_tokens
-        num_gpu = record.num_gpu_hit_blocks
-        num_run = num_gpu + record.num_cpu_hit_blocks
-        if not num_run:
-            continue
-        blocks[0] += num_gpu
-        blocks[1] += num_run - num_gpu
-        gpu_tokens = min(num_gpu * block_size, num_tokens)
-        partial[0] += gpu_tokens
-        partial[1] += min(num_run * block_size, num_tokens) - gpu_tokens
         num_full = (num_tokens - 1) // block_size
-        gpu_full = min(num_gpu, num_full)
-        usable[0] += gpu_full * block_size
-        usable[1] += (min(num_run, num_full) - gpu_full) * block_size
+        num_run = num_before = full_before = 0
+        for tier, num_hits in enumerate(
+            (record.num_gpu_hit_blocks, record.num_cpu_hit_blocks, record.num_disk_hit_blocks)
+        ):
+            if not num_hits:
+                continue
+            num_run += num_hits
+            blocks[tier] += num_hits
+            num_until = min(num_run * block_size, num_tokens)
+            full_until = min(num_run, num_full)
+            partial[tier] += num_until - num_before
+            usable[tier] += (full_until - full_before) * block_size
+            num_before, full_before = num_until, full_until
     return {
-        "block": HitCounts(blocks[0], blocks[1], references),
+        "block": HitCounts(blocks[0], blocks[1], references, blocks[2]),
         # What a prefix cache matches is the leading run, so this is the same count.
-        "prefix_block": HitCounts(blocks[0], blocks[1], references),
-        "prefix_token": HitCounts(partial[0], partial[1], tokens),
-        "prefix_token_usable": HitCounts(usable[0], usable[1], tokens),
+        "prefix_block": HitCounts(blocks[0], blocks[1], references, blocks[2]),
+        "prefix_token": HitCounts(partial[0], partial[1], tokens, partial[2]),
+        "prefix_token_usable": HitCounts(usable[0], usable[1], tokens, usable[2]),
     }
 
 
@@ -139,11 +150,14 @@ def transfer_figures(
 ) -> dict[str, dict[str, int | float]]:
     """Return the figures of both directions; bytes are over all ranks, `block_bytes` a block.
 
-    `blocks`, `bytes` and `busy_ms` are of the transfers that ended "done".
+    `blocks`, `bytes` and `busy_ms` are of the transfers that ended "done". The third tier's are
+    there if there were any.
     """
     figures: dict[str, dict[str, int | float]] = {}
-    for direction, source in (("swap_in", 1), ("swap_out", 0)):
-        issued = [each for each in transfers if each.source == source]
+    for direction, source, target in _DIRECTIONS:
+        issued = [each for each in transfers if (each.source, each.target) == (source, target)]
+        if not issued and _DISK in (source, target):
+            continue
         done = [each for each in issued if each.outcome == "done"]
         blocks = sum(each.num_blocks for each in done)
         figures[direction] = {

@@ -17,6 +17,7 @@ from kvsim.events import (
     RemoveCause,
     RequestAdmitted,
     RequestGrown,
+    TierResized,
     TransferIssued,
 )
 
@@ -63,12 +64,13 @@ class TierOccupancy:
         The block of every key that can be read in this tier.
     """
 
-    __slots__ = ("_use", "block_of", "num_in")
+    __slots__ = ("_limit", "_use", "block_of", "num_in")
 
     def __init__(self, capacity: int) -> None:
         self.num_in = [capacity, *[0] * (len(USES) - 1)]
         self.block_of: dict[BlockKey, BlockId] = {}
         self._use: dict[BlockId, int] = {}
+        self._limit = capacity  # ids from here on exist only until they are free
 
     @property
     def counts(self) -> dict[BlockUse, int]:
@@ -92,8 +94,15 @@ class TierOccupancy:
                     f"block {block_id} is {USES[use]}, not {wanted}, and is said to be {USES[new]}"
                 )
             num_in[use] -= 1
-            num_in[new] += 1
+            num_in[new] += new != _FREE or block_id < self._limit
             uses[block_id] = new
+
+    def resize(self, num_blocks: int) -> None:
+        """Have the ids below `num_blocks`; those beyond go as they become free."""
+        low, high = sorted((self._limit, num_blocks))
+        unused = sum(self._use.get(block_id, _FREE) == _FREE for block_id in range(low, high))
+        self.num_in[_FREE] += unused if num_blocks > self._limit else -unused
+        self._limit = num_blocks
 
 
 class Occupancy:
@@ -141,6 +150,8 @@ class Occupancy:
                 tier = self.tiers[event.tier]
                 blocks = [tier.block_of[key] for key in event.keys]
                 tier.move(blocks, _READY, _LEAVING)
+            case TierResized():
+                self.tiers[event.tier].resize(event.num_blocks)
             case BlocksFreed():
                 self._disown(event.tier, event.block_ids)
                 self.tiers[event.tier].move(event.block_ids, _FREE, *_UNREADABLE)

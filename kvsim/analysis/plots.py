@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_GPU, _CPU, _LINE, _FAINT, _WARMUP = "#3b6fb6", "#9ecae1", "#1b2a41", "#666666", "#e8e8e8"
+_GPU, _CPU, _DISK = "#3b6fb6", "#9ecae1", "#deebf7"
+_LINE, _FAINT, _WARMUP = "#1b2a41", "#666666", "#e8e8e8"
 _FIGURE_INCHES: Final = (7.0, 3.8)
 _MAX_BINS: Final = 40
 _REQUESTS_PER_BIN: Final = 50
@@ -102,10 +103,15 @@ def plot_hits(
 
     total = by_span(tokens)
     total = np.where(total > 0, total, np.nan)
+    near_blocks = requests["num_gpu_hit_blocks"] + requests["num_cpu_hit_blocks"]
+    near_hits = np.minimum(near_blocks.to_numpy() * block_size, tokens)
     gpu, both = by_span(gpu_hits) / total, by_span(hits) / total
+    near = by_span(near_hits) / total
     ax.stairs(gpu, edges, fill=True, color=_GPU, label="GPU")
     if requests["num_cpu_hit_blocks"].any():
-        ax.stairs(both, edges, baseline=gpu, fill=True, color=_CPU, label="CPU")
+        ax.stairs(near, edges, baseline=gpu, fill=True, color=_CPU, label="CPU")
+    if requests["num_disk_hit_blocks"].any():
+        ax.stairs(both, edges, baseline=near, fill=True, color=_DISK, label="disk")
     ax.stairs(both, edges, color=_LINE, linewidth=1.2, baseline=None)
     is_measured = ~requests["is_warmup"].to_numpy()
     start = 0.0 if is_measured.all() else float(at[is_measured][0])

@@ -41,11 +41,12 @@ class RequestRecord(NamedTuple):
     num_rematched_blocks: int = 0
     interrupted_ns: int = 0
     interrupted_before_token_ns: int = 0
+    num_disk_hit_blocks: int = 0
 
     @property
     def num_hit_blocks_by_tier(self) -> tuple[int, ...]:
         """Blocks hit at the first admission, in each tier that can be hit, the GPU first."""
-        return self.num_gpu_hit_blocks, self.num_cpu_hit_blocks
+        return self.num_gpu_hit_blocks, self.num_cpu_hit_blocks, self.num_disk_hit_blocks
 
 
 class TransferRecord(NamedTuple):
@@ -84,13 +85,20 @@ def record_of(sequence: ScheduledRequest) -> RequestRecord:
         sequence.num_rematched_blocks,
         sequence.interrupted_ns,
         sequence.interrupted_before_token_ns,
+        sequence.num_disk_hit_blocks,
     )
 
 
 def record_of_instant(hit: InstantHit) -> RequestRecord:
     """Return the record of a request of an instant replay: it has no times."""
     status = Status.REFUSED if hit.is_refused else Status.FINISHED
-    return RequestRecord(hit.request, status, hit.num_gpu_blocks, hit.num_cpu_blocks)
+    return RequestRecord(
+        hit.request,
+        status,
+        hit.num_gpu_blocks,
+        hit.num_cpu_blocks,
+        num_disk_hit_blocks=hit.num_disk_blocks,
+    )
 
 
 class TransferLog:

@@ -59,7 +59,9 @@ class BackendSetup:
     tier_blocks
         Capacity of each tier of the instance, nearest first; a second tier may have 0 blocks.
     cost, host_link
-        How long steps take, and the link between the tiers, on each rank.
+        How long steps take, and the link between the first two tiers, on each rank.
+    disk_link
+        The link between the third tier and the others; None: there is none.
     num_ranks
         Ranks of the instance.
     faults, seed
@@ -103,6 +105,7 @@ class BackendSetup:
     record_layers: bool = False
     workers: Workers = Workers.THREADS
     worker_timeout_ns: int = LONGEST_SILENCE_NS
+    disk_link: LinkConfig | None = None
 
 
 class TensorFigures(TypedDict):

@@ -20,10 +20,8 @@ def show(result: ReplayResult, *, saved_to: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kvsim.result_text import HIT_HEADS
-
     console = Console(highlight=False, markup=False, emoji=False)
-    name, *heads = HIT_HEADS
+    name, *heads = result.hit_heads
     hits = Table(name, box=box.SIMPLE_HEAD, pad_edge=False)
     for head in heads:
         hits.add_column(head, justify="right")

@@ -11,7 +11,7 @@ import numpy as np
 from kvsim.comparing.phases import PHASES, phases_ns
 from kvsim.comparing.saved_run import SavedRun, as_run
 from kvsim.errors import UserError
-from kvsim.replay_config import check_int
+from kvsim.setting_checks import check_int
 from kvsim.sweeping.compare import Interval, paired_interval, resampling_units
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kvsim.core.ports import AccessInfo
     from kvsim.core.tier import Tier
     from kvsim.core.upkeep import Upkeep
-    from kvsim.types import NodeId, OpId
+    from kvsim.types import NodeId, OpId, TierIndex
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class Blocked:
 
 AdmitOutcome: TypeAlias = Admission | Deferred | Blocked
 ADMITTED = Admission()
+_DISK = 2
 _READY_AS_INCOMING = bytes([ABSENT, INCOMING, INCOMING, LEAVING, *range(4, 256)])
 
 
@@ -70,17 +71,43 @@ class Admitter:
         self._cache = cache
         self._evictor = evictor
         self._upkeep = upkeep
-        self._swap_batch = swap_batch_blocks
+        # What needs no copy goes one by one.
+        writes_back = cache.lower is not None and cache.hits_to_write_through is None
+        self._batch = swap_batch_blocks if writes_back else 1
 
-    def without_reloads(
+    def usable(
         self, attempt: Attempt, path: list[NodeId], states: bytes
     ) -> tuple[list[NodeId], bytes]:
-        """Cut the path before the first block that may not be copied up again."""
-        keys, no_reload = attempt.keys, attempt.no_reload
+        """Cut the path before the first block that the attempt must compute itself.
+
+        That is one whose copy up has failed, and, unless such are shared, one that is being
+        computed for another request.
+        """
+        cache = self._cache
+        keys, no_reload, incoming_by = attempt.keys, attempt.no_reload, cache.incoming_by
+        shares = cache.config.share_in_flight
         for i, state in enumerate(states):
-            if state == ABSENT and keys[i] in no_reload:
+            is_refused = state == ABSENT and keys[i] in no_reload
+            is_computed = state == INCOMING and path[i] not in incoming_by
+            if is_refused or (is_computed and not shares):
                 return path[:i], states[:i]
         return path, states
+
+    def hit_below(self, path: list[NodeId], info: AccessInfo) -> None:
+        """Tell the policies of the lower tiers, where they are inclusive, what was hit."""
+        cache = self._cache
+        for tier in cache.below:
+            start = 0
+            for state, group in groupby(map(tier.copies.state.__getitem__, path)):
+                end = start + len(tuple(group))
+                if state == READY:
+                    with cache.unlisted(tier, path[start:end]) as nodes:
+                        tier.policy.on_hit(nodes, start, info)
+                start = end
+        if cache.num_hits_of:
+            for node in path:
+                cache.num_hits_of[node] += 1
+        cache.note_due(cache.gpu, path)
 
     def make_room(
         self, num_needed: int, now: int, path: list[NodeId], states: bytes
@@ -123,7 +150,6 @@ class Admitter:
         those with descendants below cannot be.
         """
         gpu = self._cache.gpu
-        batch = self._swap_batch if self._cache.lower is not None else 1
         ops: list[Transfer] = []
         if gpu.pool.retiring:
             # First, or the policy may choose what frees nothing.
@@ -134,7 +160,7 @@ class Admitter:
         num_free, num_ops = -1, len(ops)
         while shortfall > 0 and len(ops) == num_ops and num_free != len(gpu.pool.free):
             num_free = len(gpu.pool.free)
-            ops += self._evictor.reclaim(max(shortfall, batch), now)
+            ops += self._evictor.reclaim(max(shortfall, self._batch), now)
             shortfall = target - len(gpu.pool.free) - gpu.copies.num_in[LEAVING]
         return ops
 
@@ -150,6 +176,7 @@ class Admitter:
         cache = self._cache
         gpu = cache.gpu
         runs: list[tuple[int, int, list[NodeId]]] = []
+        cold_in: dict[TierIndex, list[NodeId]] = {}
         start = 0
         for kind, group in groupby(states.translate(_READY_AS_INCOMING)):
             length = len(tuple(group))
@@ -158,38 +185,77 @@ class Admitter:
         for kind, start, nodes in runs:
             if kind == INCOMING:
                 gpu.policy.on_hit(nodes, start, info)
-            elif kind == ABSENT and cache.lower is not None:
-                self._start_up(cache.lower, nodes, start, info)
-        cold: list[NodeId] = []
+            elif kind == ABSENT:
+                for tier, piece, depth in self._by_source(nodes, start):
+                    self._start_up(tier, piece, depth, info)
+                    cold_in.setdefault(tier.index, []).extend(piece)
         for kind, start, nodes in runs:
             if kind == LEAVING:
                 gpu.policy.on_insert(nodes, start, info)
                 for node in nodes:
-                    self._cache.rescue(node)
+                    cache.rescue(gpu, node)
             elif kind == ABSENT:
-                cold += nodes
                 gpu.policy.on_insert(nodes, start, info)
-        if not cold or cache.lower is None:
-            return []
-        target_ids = gpu.pool.take(len(cold))
+        ops = [
+            self._copy_up(attempt, nodes, cache.tiers[index], now)
+            for index, nodes in cold_in.items()
+        ]
+        attempt.own_transfers = tuple(op.op_id for op in ops)
+        attempt.num_reload_blocks = sum(map(len, cold_in.values()))
+        attempt.num_disk_blocks = len(cold_in.get(_DISK, ()))
+        return ops
+
+    def _copy_up(self, attempt: Attempt, nodes: list[NodeId], source: Tier, now: int) -> Transfer:
+        """Order a copy of the nodes' blocks to the GPU."""
+        cache = self._cache
+        gpu = cache.gpu
+        target_ids = gpu.pool.take(len(nodes))
         parent, state, holds = cache.tree.parent, gpu.copies.state, gpu.copies.holds
-        for node in cold:
+        for node in nodes:
             above = parent[node]
             if not holds[above] and state[above] == READY:
                 gpu.policy.on_pinned(above)
-        gpu.copies.reserve(cold, target_ids, parent)
-        request_id = attempt.request.request_id
+        gpu.copies.reserve(nodes, target_ids, parent)
         transfer = self._evictor.issue(
-            cold, cache.lower, gpu, target_ids, now, attempts=((request_id, attempt.number),)
+            nodes,
+            source,
+            gpu,
+            target_ids,
+            now,
+            attempts=((attempt.request.request_id, attempt.number),),
         )
-        cache.incoming_by.update(dict.fromkeys(cold, transfer.op_id))
-        attempt.own_transfers = (transfer.op_id,)
-        attempt.num_reload_blocks = len(cold)
-        return [transfer]
+        cache.incoming_by.update(dict.fromkeys(nodes, transfer.op_id))
+        return transfer
+
+    def _by_source(self, nodes: list[NodeId], depth: int) -> list[tuple[Tier, list[NodeId], int]]:
+        """Return runs of the nodes by the tier they come from, with their depths."""
+        cache = self._cache
+        if cache.lower is not None and cache.lower.below is None:
+            return [(cache.lower, nodes, depth)]
+        runs: list[tuple[Tier, list[NodeId], int]] = []
+        for index, group in groupby(nodes, lambda node: cache.source_of(node).index):
+            run = list(group)
+            runs.append((cache.tiers[index], run, depth))
+            depth += len(run)
+        return runs
 
     def _start_up(self, lower: Tier, nodes: list[NodeId], depth: int, info: AccessInfo) -> None:
-        """Start copies below on their way up: an op reads them, and their policy lets them go."""
-        # Blocks that a timed-out copy still reads were taken from the policy then.
+        """Start copies below on their way up: an op reads them.
+
+        Their policy lets them go where tiers are exclusive.
+        """
+        cache = self._cache
+        state = lower.copies.state
+        for at, node in enumerate(nodes, depth):
+            if state[node] == LEAVING:  # on its way farther down
+                if not lower.forgets_reads:
+                    lower.policy.on_insert([node], at, info)
+                cache.rescue(lower, node)
+        if not lower.forgets_reads:
+            for node in nodes:
+                cache.start_read(lower, node)
+            return
+        # Blocks that another copy still reads were taken from the policy then.
         known = [node for node in nodes if node not in lower.reads] if lower.reads else nodes
         if known:
             lower.policy.on_hit(known, depth, info)

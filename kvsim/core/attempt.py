@@ -83,6 +83,8 @@ class Attempt:
     num_hit_blocks, num_reload_blocks, num_joined_blocks
         Leading blocks matched at admission; those of them copied up for this attempt; those
         another op was still writing.
+    num_disk_blocks
+        Those copied up from the third tier.
     after
         Ops that must be finished, layer by layer, before this attempt can compute.
     own_transfers
@@ -106,6 +108,7 @@ class Attempt:
         "keys",
         "layout",
         "no_reload",
+        "num_disk_blocks",
         "num_hit_blocks",
         "num_joined_blocks",
         "num_made",
@@ -145,6 +148,7 @@ class Attempt:
         self.path: list[NodeId] = []
         self.table: list[BlockId] = []
         self.num_hit_blocks = self.num_reload_blocks = self.num_joined_blocks = 0
+        self.num_disk_blocks = 0
         self.after: tuple[OpId, ...] = ()
         self.own_transfers: tuple[OpId, ...] = ()
         self.duplicates: dict[int, BlockId] = {}

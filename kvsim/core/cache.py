@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from kvsim.config import TierInclusion
+from kvsim.core.open_ops import OpenForward, OpenTransfer
 from kvsim.core.ports import RemoveReason
-from kvsim.core.residency import INCOMING, LEAVING, READY, CopyEvent
+from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY, CopyEvent
 from kvsim.core.tier import Tier
 from kvsim.core.tree import ROOT, PrefixTree
 from kvsim.events import (
@@ -19,7 +23,7 @@ from kvsim.events import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from kvsim.config import CacheConfig
     from kvsim.core.attempt import Attempt
@@ -29,49 +33,7 @@ if TYPE_CHECKING:
     from kvsim.types import BlockId, BlockKey, NodeId, OpId, RequestId, TierIndex
 
 
-_NOTHING: frozenset[OpId] = frozenset()
-
-
-class OpenTransfer:
-    """A Transfer that has not settled: which nodes it copies, and between which tiers.
-
-    `pins` are references of ended attempts that go on until the op has settled. `is_timed_out`
-    is set once its deadline has passed: then only its Settled is missing.
-    """
-
-    __slots__ = ("is_timed_out", "nodes", "pins", "source", "source_ids", "target")
-
-    def __init__(
-        self,
-        nodes: list[NodeId],
-        source: TierIndex,
-        target: TierIndex,
-        source_ids: list[BlockId],
-    ) -> None:
-        self.nodes = nodes
-        self.source_ids = source_ids
-        self.source = source
-        self.target = target
-        self.pins: list[NodeId] = []
-        self.is_timed_out = False
-
-
-class OpenForward:
-    """A Forward that has not settled: the nodes it writes, by attempt.
-
-    `after` are the ops it waits for. `duplicates` are attempts for which it computes blocks
-    although their key is in the tree by now. `supersedes`: a node among `fills` has a copy below.
-    """
-
-    __slots__ = ("after", "duplicates", "fills", "is_timed_out", "pins", "supersedes")
-
-    def __init__(self) -> None:
-        self.after: frozenset[OpId] = _NOTHING
-        self.fills: list[tuple[Attempt, list[NodeId]]] = []
-        self.duplicates: list[Attempt] = []
-        self.pins: list[NodeId] = []
-        self.supersedes = False
-        self.is_timed_out = False
+__all__ = ["CacheState", "OpenForward", "OpenTransfer"]
 
 
 class CacheState:
@@ -79,26 +41,32 @@ class CacheState:
 
     Attributes
     ----------
+    tiers, gpu, lower, below
+        All tiers, nearest first; the first; the second, if there is one; all but the first.
+    is_inclusive
+        Whether a node may have READY copies in several tiers for good.
+    hits_to_write_through, num_hits_of
+        How often a block must be hit before it is copied down (None: it is not), and how often it
+        was, by node, where that matters.
     incoming_by
         The open Transfer that writes an INCOMING GPU copy. A GPU copy not listed here is written
         by an open Forward.
     num_path_blocks
         Lengths of the live attempts' paths, added up.
     num_rescued
-        Copies hit again on their way down, by open ops: while 0, a settled write-back need not
-        look for them.
+        Copies that stay although an op copies them down, by open ops: hit again on their way, or
+        written through. While 0, a settled write-back need not look for them.
     postponed
         Answers of failed Transfers on which an open Forward depends: taken when that has settled,
         so that no block is given away while a Forward may still read it.
     version
         Rises whenever blocks may have become free or evictable.
-    drop_next
-        The last write-back failed: the next eviction drops instead, so that a broken link
-        cannot stop the instance.
     prefix_pins
         Pinned prefixes, by the key of their last block.
     weight_version
         Rises when the weights change. Nodes in the index are of this version.
+    retired_from
+        A tier whose blocks beyond its size are being emptied: its policy knows that they go.
     """
 
     def __init__(
@@ -113,13 +81,28 @@ class CacheState:
         self.config = config
         self.sink = sink
         self.tree = PrefixTree(num_nodes)
+        is_inclusive = config.tier_inclusion is TierInclusion.INCLUSIVE
         self.tiers = [
-            Tier(i, n, num_nodes, new_policy(i, n, self.tree)) for i, n in enumerate(capacities)
+            Tier(
+                i,
+                n,
+                num_nodes,
+                new_policy(i, n, self.tree),
+                forgets_reads=bool(i) and not is_inclusive,
+            )
+            for i, n in enumerate(capacities)
         ]
+        for tier, next_tier in pairwise(self.tiers):
+            tier.below = next_tier
         self.gpu = self.tiers[0]
-        self.lower = self.tiers[1] if len(self.tiers) > 1 else None
-        # Victims leave the GPU for the tier below where there is one; from the last they go.
-        last = self.tiers[-1]
+        self.below = self.tiers[1:]
+        self.lower = self.gpu.below
+        self.is_inclusive = is_inclusive and bool(self.below)
+        self.hits_to_write_through = config.hits_to_write_through if self.below else None
+        self.num_hits_of = [0] * num_nodes if self.hits_to_write_through else []
+        # Victims leave for the tier below where there is one; from the last of two they go. Of
+        # three, a block of the last may have children in the second, which must go before it.
+        last = self.tiers[-1] if len(self.tiers) < 3 else None
         self.peels: list[Peel] = [
             partial(
                 tier.copies.peel,
@@ -136,9 +119,9 @@ class CacheState:
         self.num_path_blocks = 0
         self.num_rescued = 0
         self.version = 0
-        self.drop_next = False
         self.prefix_pins: dict[BlockKey, PinnedPrefix] = {}
         self.weight_version = 0
+        self.retired_from: Tier | None = None
 
     # -- what keeps a copy where it is
 
@@ -146,7 +129,12 @@ class CacheState:
         """Add one hold on the node's copy in `tier`; tell the policy if it was evictable."""
         holds = tier.copies.holds
         holds[node] += 1
-        if holds[node] == 1 and tier.copies.state[node] == READY and node not in self.tree.detached:
+        if (
+            holds[node] == 1
+            and tier.copies.state[node] == READY
+            and node not in self.tree.detached
+            and not (tier.forgets_reads and node in tier.reads)
+        ):
             tier.policy.on_pinned(node)
 
     def unhold(self, tier: Tier, node: NodeId) -> None:
@@ -191,12 +179,12 @@ class CacheState:
             if not copies.holds[node] and copies.state[node] == READY:
                 tier.policy.on_evictable(node)
 
-    def rescue(self, node: NodeId) -> None:
+    def rescue(self, tier: Tier, node: NodeId) -> None:
         """Keep a copy that was hit on its way down; it protects its parent again."""
-        self.gpu.copies.move([node], CopyEvent.RESCUE)
-        self.emit_kept(self.gpu, [node])
-        self.hold(self.gpu, self.tree.parent[node])
-        self.start_read(self.gpu, node)
+        tier.copies.move([node], CopyEvent.RESCUE)
+        self.emit_kept(tier, [node])
+        self.hold(tier, self.tree.parent[node])
+        self.start_read(tier, node)
         self.num_rescued += 1
 
     def start_read(self, tier: Tier, node: NodeId) -> None:
@@ -214,6 +202,20 @@ class CacheState:
         copies.holds[node] -= 1
         if not copies.holds[node] and copies.state[node] == READY:
             self.review(tier, node)
+
+    @contextmanager
+    def unlisted(self, tier: Tier, nodes: list[NodeId]) -> Iterator[list[NodeId]]:
+        """Take READY copies off their policy's list while it hears of their use.
+
+        On the GPU whatever is in use is pinned; a policy may rely on it that nothing changes its
+        place while it is listed.
+        """
+        bare = [node for node in nodes if not tier.copies.holds[node]]
+        for node in bare:
+            tier.policy.on_pinned(node)
+        yield nodes
+        for node in reversed(bare):
+            tier.policy.on_evictable(node)
 
     # -- copies that go
 
@@ -233,11 +235,14 @@ class CacheState:
 
     def forget(self, nodes: Sequence[NodeId]) -> None:
         """Remove those of the nodes that have no copy left."""
-        if self.lower is None:
-            self.tree.remove(nodes)
-            return
-        above, below = self.gpu.copies.state, self.lower.copies.state
-        self.tree.remove([node for node in nodes if not (above[node] or below[node])])
+        match self.below:
+            case []:
+                self.tree.remove(nodes)
+            case [lower]:
+                above, below = self.gpu.copies.state, lower.copies.state
+                self.tree.remove([node for node in nodes if not (above[node] or below[node])])
+            case _:
+                self.tree.remove([node for node in nodes if not self.has_copy(node)])
 
     def detach(self, top: NodeId) -> None:
         """Take `top` and all below it out of the tree; no attempt may hold a reference into it.
@@ -274,13 +279,13 @@ class CacheState:
     def is_known(self, tier: Tier, node: NodeId) -> bool:
         """Whether the tier's policy has been told of the node's copy, and not of its removal.
 
-        Above, a copy is announced when its block is taken; below, when it is written, and it is
-        taken back when it starts on its way up.
+        On the GPU a copy is announced when its block is taken; below, when it is written, and in
+        exclusive tiers it is taken back when it starts on its way up.
         """
         state = tier.copies.state[node]
         if tier is self.gpu:
             return state in {READY, INCOMING}
-        return state == READY and node not in tier.reads
+        return state == READY and not (tier.forgets_reads and node in tier.reads)
 
     def reap(self, node: NodeId) -> None:
         """Drop the copies of a detached node that nothing holds; forget it with the last one."""
@@ -374,6 +379,41 @@ class CacheState:
         if self.sink is not None and block_ids:
             ids = tuple(block_ids)
             self.sink.emit(BlocksQuarantined(op_id=op_id, tier=tier.index, block_ids=ids))
+
+    def tell_removed(self, tier: Tier, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
+        """Tell the policy of a tier, unless it has heard of these nodes as retired."""
+        if tier is not self.retired_from:
+            tier.policy.on_remove(nodes, reason)
+
+    # -- where a block is
+
+    def has_copy(self, node: NodeId) -> bool:
+        """Whether the node has a copy in any tier."""
+        return any(tier.copies.state[node] for tier in self.tiers)
+
+    def source_of(self, node: NodeId) -> Tier:
+        """Return the nearest tier with a copy that can be read; there is one, or a copy comes."""
+        for tier in self.tiers:
+            if tier.copies.state[node] >= READY:
+                return tier
+        return self.gpu
+
+    def is_below(self, tier: Tier, node: NodeId) -> bool:
+        """Whether a READY copy of the node is in a tier below `tier`."""
+        return any(low.copies.state[node] == READY for low in self.tiers[tier.index + 1 :])
+
+    def note_due(self, tier: Tier, nodes: Iterable[NodeId]) -> None:
+        """Note which READY copies are to be written through: hit often enough, and not below."""
+        below, needed = tier.below, self.hits_to_write_through
+        if below is None or needed is None:
+            return
+        state, state_below = tier.copies.state, below.copies.state
+        detached, num_hits_of = self.tree.detached, self.num_hits_of
+        for node in nodes:
+            is_here_only = state[node] == READY and state_below[node] == ABSENT
+            is_wanted = not needed or num_hits_of[node] >= needed
+            if is_here_only and is_wanted and node not in detached:
+                tier.due[node] = None
 
     def is_on_gpu(self, node: NodeId) -> bool:
         """Whether the node has a GPU copy, or will have one, that is not leaving."""

@@ -55,10 +55,11 @@ def _check_nodes(cache: CacheState, used: list[NodeId]) -> None:
             _require(cache.is_on_gpu(parent), f"node {node} is on the GPU below one that is not")
     for node in tree.detached:
         _require(node != ROOT, "the root is detached")
-    if cache.lower is not None:
+    if not cache.is_inclusive:
         for node in tree.index.values():
-            both = cache.gpu.copies.state[node] == cache.lower.copies.state[node] == READY
-            _require(not both or node in cache.lower.reads, f"node {node} is READY twice")
+            where = [tier for tier in cache.tiers if tier.copies.state[node] == READY]
+            is_read = all(node in tier.reads for tier in where[1:])
+            _require(len(where) < 2 or is_read, f"node {node} is READY twice")
 
 
 def _check_references(cache: CacheState, used: list[NodeId]) -> None:
@@ -114,7 +115,7 @@ def _check_attempts(cache: CacheState) -> None:
 def _check_ops(cache: CacheState) -> None:
     writers: Counter[tuple[int, NodeId]] = Counter()
     reads: dict[int, Counter[NodeId]] = {tier.index: Counter() for tier in cache.tiers}
-    leaving: Counter[NodeId] = Counter()
+    leaving: Counter[tuple[int, NodeId]] = Counter()
     num_rescued = 0
     for op_id, transfer in cache.transfers.items():
         source = cache.tiers[transfer.source]
@@ -126,7 +127,7 @@ def _check_ops(cache: CacheState) -> None:
                     _require(cache.incoming_by.get(node) == op_id, f"node {node}: writer unknown")
             is_leaving = source.copies.state[node] == LEAVING
             if is_leaving and not goes_up and not transfer.is_timed_out:
-                leaving[node] += 1
+                leaving[source.index, node] += 1
                 continue
             reads[source.index][node] += 1
             num_rescued += not goes_up
@@ -139,8 +140,13 @@ def _check_ops(cache: CacheState) -> None:
         for node in range(1, cache.tree.num_nodes):
             expected = int(state[node] == INCOMING)
             _require(writers[tier.index, node] == expected, f"node {node}: writers differ")
-    found = [v for v in range(1, cache.tree.num_nodes) if cache.gpu.copies.state[v] == LEAVING]
-    _require(leaving == Counter(found), "leaving copies and open write-backs differ")
+    found = Counter(
+        (tier.index, node)
+        for tier in cache.tiers
+        for node in range(1, cache.tree.num_nodes)
+        if tier.copies.state[node] == LEAVING
+    )
+    _require(leaving == found, "leaving copies and open write-backs differ")
     _require(num_rescued == cache.num_rescued, "rescued copies differ")
     ups = {v for t in cache.transfers.values() if t.target == 0 for v in t.nodes}
     _require(set(cache.incoming_by) <= ups, "a copy up is recorded that no op makes")

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from kvsim.core.cache import OpenTransfer
 from kvsim.core.ops import Place, Transfer
+from kvsim.core.planning import Planner
 from kvsim.core.ports import RemoveReason
 from kvsim.core.residency import READY, CopyEvent
+from kvsim.core.tree import ROOT
 from kvsim.errors import PolicyError
 from kvsim.events import RemoveCause, TransferIssued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
     from kvsim.core.cache import CacheState
     from kvsim.core.tier import Tier
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Evictor:
-    """Frees GPU blocks: writes them back to the tier below where that has room, else drops them.
+    """Frees blocks: writes them back to the tier below where that has room, else drops them.
 
     Parameters
     ----------
@@ -32,6 +34,11 @@ class Evictor:
         Named in the Places of the ops.
     timeout_ns
         Deadline of a Transfer after its issue; None: none.
+
+    Attributes
+    ----------
+    num_skipped_writes
+        Blocks that were due to be written through and found no room below.
     """
 
     def __init__(
@@ -45,67 +52,123 @@ class Evictor:
         self._cache = cache
         self._new_op_id = new_op_id
         self._timeout_ns = timeout_ns
-        self._retired_from: Tier | None = None
         self._places = [Place(instance=instance, tier=tier.index) for tier in cache.tiers]
+        self._planner = Planner(cache, self._drop_chosen)
+        # With two exclusive tiers a victim has no copy below, and its parent none either.
+        self._is_plain = not cache.is_inclusive and len(cache.below) < 2
+        self.num_skipped_writes = 0
 
-    def reclaim(self, n: int, now: int) -> list[Transfer]:
-        """Take up to `n` evictable blocks from the GPU tier.
+    def reclaim(self, n: int, now: int, *, tier: Tier | None = None) -> list[Transfer]:
+        """Take up to `n` evictable blocks from a tier, the GPU's unless told otherwise.
 
         Blocks that find no room below are free on return; the others when the returned Transfers
         are done. The oldest victims are dropped first: the slots below go to those chosen last,
         so that ancestors come before descendants and a child gets one only if its parent keeps a
         copy somewhere.
         """
-        cache = self._cache
-        gpu, lower = cache.gpu, cache.lower
-        if lower is None:
-            self._drop_victims(gpu, n, now)
+        if tier is None:
+            tier = self._cache.gpu
+        below = tier.below
+        if below is None:
+            self._drop_victims(tier, n, now)
             return []
-        if cache.drop_next:
-            num_free = len(gpu.pool.free)
-            self._drop_rather_than_move(gpu, lower, n, now)
+        if tier.drop_next:
+            num_free = len(tier.pool.free)
+            self._drop_rather_than_move(tier, below, n, now)
             # Where nothing could go, something is held by an open op; then it is still to be done.
-            cache.drop_next = len(gpu.pool.free) == num_free
+            tier.drop_next = len(tier.pool.free) == num_free
             return []
-        return self._write_back(gpu, lower, self._choose(gpu, n, now), now)
+        return self._write_back(tier, below, self._choose(tier, n, now), now)
 
     def move_out(self, tier: Tier, victims: list[NodeId], now: int) -> list[Transfer]:
         """As `reclaim`, for victims (children first) that the policy has been told are gone."""
         cache = self._cache
-        self._retired_from = tier
+        below = tier.below
+        cache.retired_from = tier
         ops: list[Transfer] = []
-        if tier is not cache.gpu or cache.lower is None:
+        if below is None:
             self._drop_chosen(tier, victims)
-        elif cache.drop_next:
-            self._sort_out(tier, cache.lower, victims, 0)
+        elif tier.drop_next:
+            self._planner.sort_out(tier, victims, 0)
         else:
-            ops = self._write_back(tier, cache.lower, victims, now)
-        self._retired_from = None
+            ops = self._write_back(tier, below, victims, now)
+        cache.retired_from = None
         return ops
 
     def _write_back(
-        self, gpu: Tier, lower: Tier, victims: list[NodeId], now: int
+        self, tier: Tier, below: Tier, victims: list[NodeId], now: int
     ) -> list[Transfer]:
-        missing = len(victims) - len(lower.pool.free)
-        if missing > 0:
-            self._drop_victims(lower, missing, now)
-        num_slots = len(lower.pool.free)
+        num_wanting = len(victims)
+        if not self._is_plain:
+            num_wanting -= len(self._planner.without_need(tier, victims))
+        self._make_room(below, num_wanting, victims, now)
+        num_slots = len(below.pool.free)
         demoted = victims
-        if lower.reads or len(victims) > num_slots:
-            demoted = self._sort_out(gpu, lower, victims, num_slots)
+        if not self._is_plain or below.reads or len(victims) > num_slots:
+            demoted = self._planner.sort_out(tier, victims, num_slots)
         if not demoted:
             return []
-        self._tell_removed(gpu, demoted, RemoveReason.DEMOTED)
-        return [self._demote(demoted, lower, now)]
+        self._cache.tell_removed(tier, demoted, RemoveReason.DEMOTED)
+        return [self._demote(demoted, tier, below, now)]
 
-    def _drop_rather_than_move(self, gpu: Tier, lower: Tier, n: int, now: int) -> None:
-        """Free GPU blocks at once, after a write-back has failed."""
-        num_free = len(gpu.pool.free)
-        self._sort_out(gpu, lower, self._choose(gpu, n, now), 0)
-        if len(gpu.pool.free) == num_free:
+    def write_through(self, now: int) -> list[Transfer]:
+        """Copy down what is due; make room for it by dropping, and skip what finds none."""
+        ops: list[Transfer] = []
+        for tier in self._cache.tiers:
+            below = tier.below
+            if below is None or not tier.due:
+                continue
+            due, tier.due = tier.due, {}
+            # What was noted may have gone meanwhile, and its id may be another block's.
+            self._cache.note_due(tier, due)
+            nodes, tier.due = _parents_first(tier.due, self._cache.tree.parent), {}
+            for node in nodes:
+                self._cache.hold_all(node)
+            self._make_room(below, len(nodes), nodes, now)
+            for node in nodes:
+                self._cache.unhold_all(node)
+            num_slots = len(below.pool.free)
+            self.num_skipped_writes += max(0, len(nodes) - num_slots)
+            if nodes := nodes[:num_slots][::-1]:
+                ops.append(self._copy_down(nodes, tier, below, now))
+        return ops
+
+    def write_back(self, path: Sequence[NodeId], now: int) -> list[Transfer]:
+        """Write back what nobody refers to at the end of `path`, as far as there is room below."""
+        cache = self._cache
+        gpu, lower = cache.gpu, cache.lower
+        if lower is None or gpu.drop_next:
+            return []
+        self._make_room(lower, len(path), path, now)
+        num_slots = len(lower.pool.free)
+        state, holds, parent = gpu.copies.state, gpu.copies.holds, cache.tree.parent
+        twins: list[NodeId] = []
+        demoted: list[NodeId] = []
+        above = ROOT
+        for node in reversed(path):
+            is_twin = cache.is_below(gpu, node)
+            has_room = is_twin or len(demoted) < num_slots
+            if state[node] != READY or holds[node] or not has_room:
+                break
+            gpu.policy.on_remove([node], RemoveReason.SWAPPED)
+            gpu.copies.move([node], CopyEvent.LEAVE)
+            (twins if is_twin else demoted).append(node)
+            above = parent[node]
+            holds[above] -= 1
+        if above != ROOT and state[above] == READY and not holds[above]:
+            cache.review(gpu, above)
+        if twins:
+            self._planner.drop_twins(gpu, twins, is_told=True)
+        return [self._demote(demoted, gpu, lower, now)] if demoted else []
+
+    def _drop_rather_than_move(self, tier: Tier, below: Tier, n: int, now: int) -> None:
+        """Free blocks at once, after a write-back has failed."""
+        num_free = len(tier.pool.free)
+        self._planner.sort_out(tier, self._choose(tier, n, now), 0)
+        if len(tier.pool.free) == num_free:
             # All victims have descendants below, which must go first.
-            self._drop_victims(lower, lower.pool.capacity, now)
-            self._sort_out(gpu, lower, self._choose(gpu, n, now), 0)
+            self._drop_victims(below, below.pool.capacity, now)
+            self._planner.sort_out(tier, self._choose(tier, n, now), 0)
 
     def issue(
         self,
@@ -122,7 +185,9 @@ class Evictor:
         cache = self._cache
         op_id = self._new_op_id()
         source_ids = source.copies.blocks_of(nodes)
-        cache.transfers[op_id] = OpenTransfer(nodes, source.index, target.index, source_ids)
+        cache.transfers[op_id] = OpenTransfer(
+            nodes, source.index, target.index, source_ids, releases_source=releases_source
+        )
         if cache.sink is not None:
             cache.sink.emit(
                 TransferIssued(
@@ -146,18 +211,56 @@ class Evictor:
             deadline_at=None if self._timeout_ns is None else now + self._timeout_ns,
         )
 
-    def _demote(self, nodes: list[NodeId], lower: Tier, now: int) -> Transfer:
-        gpu = self._cache.gpu
-        target_ids = lower.pool.take(len(nodes))
-        # No parent is evictable below: who has a child above has at most a copy on its way down.
-        lower.copies.reserve(nodes, target_ids, self._cache.tree.parent)
-        return self.issue(nodes, gpu, lower, target_ids, now, releases_source=True)
+    def _demote(self, nodes: list[NodeId], tier: Tier, below: Tier, now: int) -> Transfer:
+        target_ids = self._reserve(nodes, below)
+        return self.issue(nodes, tier, below, target_ids, now, releases_source=True)
+
+    def _copy_down(self, nodes: list[NodeId], tier: Tier, below: Tier, now: int) -> Transfer:
+        """Write copies through that stay: the op reads them until it has settled."""
+        target_ids = self._reserve(nodes, below)
+        for node in nodes:
+            self._cache.start_read(tier, node)
+        self._cache.num_rescued += len(nodes)
+        return self.issue(nodes, tier, below, target_ids, now)
+
+    def _reserve(self, nodes: list[NodeId], below: Tier) -> list[BlockId]:
+        """Give the nodes INCOMING copies below."""
+        target_ids = below.pool.take(len(nodes))
+        parent = self._cache.tree.parent
+        if not self._is_plain:
+            state, holds = below.copies.state, below.copies.holds
+            for node in nodes:
+                above = parent[node]
+                if state[above] == READY and not holds[above]:
+                    below.policy.on_pinned(above)
+        below.copies.reserve(nodes, target_ids, parent)
+        return target_ids
+
+    def _make_room(self, tier: Tier, n: int, nodes: Sequence[NodeId], now: int) -> None:
+        """Drop blocks of a tier until `n` are free for the nodes that come from above."""
+        missing = n - len(tier.pool.free)
+        if missing <= 0:
+            return
+        cache = self._cache
+        guards: list[NodeId] = []
+        if not self._is_plain:
+            # What leaves the tier above protects its parent no more, but will hang below it.
+            guards = [cache.tree.parent[node] for node in nodes]
+        for node in guards:
+            cache.hold_all(node)
+        self._drop_victims(tier, missing, now)
+        for node in guards:
+            cache.unhold_all(node)
 
     def _drop_victims(self, tier: Tier, n: int, now: int) -> None:
-        """Drop up to `n` evictable blocks of a tier that nothing below depends on."""
+        """Drop up to `n` evictable blocks of a tier, and what would be out of reach below them."""
         victims = self._choose(tier, n, now)
-        if victims:
+        if not victims:
+            return
+        if len(self._cache.tiers) < 3:
             self._drop_chosen(tier, victims)
+        else:
+            self._planner.sort_out(tier, victims, 0)
 
     def _choose(self, tier: Tier, n: int, now: int) -> list[NodeId]:
         """Let the policy choose; what it returns must be what it took with `peel`.
@@ -185,66 +288,20 @@ class Evictor:
         if cache.sink is not None:
             cache.emit_removed(tier, victims, RemoveCause.EVICTED)
         tier.pool.give_dropped(tier.copies.blocks_of(victims))
-        self._tell_removed(tier, victims, RemoveReason.EVICTED)
+        cache.tell_removed(tier, victims, RemoveReason.EVICTED)
         cache.forget(victims)
 
-    def _sort_out(
-        self, gpu: Tier, lower: Tier, victims: list[NodeId], num_slots: int
-    ) -> list[NodeId]:
-        """Drop what finds no room below, oldest first; return what is to be written back.
 
-        A victim that is below already (a timed-out op still reads it there) needs no room. One
-        stays where it is if something of its subtree is busy below (a copy under way, or read):
-        dropping it would leave that out of reach. Whoever stays keeps its ancestors too; they
-        come later in `victims`.
-        """
-        cache = self._cache
-        parent, below = cache.tree.parent, lower.copies.state
-        num_over = sum(below[node] != READY for node in victims) - num_slots
-        dropped: list[NodeId] = []
-        twins: list[NodeId] = []
-        demoted: list[NodeId] = []
-        kept: list[NodeId] = []
-        for node in victims:
-            is_twin = below[node] == READY
-            if not gpu.copies.holds[node]:
-                if is_twin:
-                    twins.append(node)
-                    continue
-                if num_over <= 0:
-                    demoted.append(node)
-                    continue
-                if not lower.copies.holds[node]:
-                    dropped.append(node)
-                    num_over -= 1
-                    continue
-            kept.append(node)
-            num_over -= not is_twin
-            cache.hold(gpu, parent[node])
-        if dropped:
-            gpu.copies.move(dropped, CopyEvent.LEFT)
-            self._drop_chosen(gpu, dropped)
-        if twins:
-            self._drop_twins(gpu, twins)
-        if kept:
-            self._put_back(gpu, kept)
-        return demoted
-
-    def _drop_twins(self, gpu: Tier, twins: list[NodeId]) -> None:
-        self._cache.emit_removed(gpu, twins, RemoveCause.DEMOTED)
-        gpu.copies.move(twins, CopyEvent.LEFT)
-        gpu.pool.give_dropped(gpu.copies.blocks_of(twins))
-        self._tell_removed(gpu, twins, RemoveReason.DEMOTED)
-
-    def _tell_removed(self, tier: Tier, nodes: list[NodeId], reason: RemoveReason) -> None:
-        """Tell the policy, unless it has heard of these nodes as retired."""
-        if tier is not self._retired_from:
-            tier.policy.on_remove(nodes, reason)
-
-    def _put_back(self, gpu: Tier, kept: list[NodeId]) -> None:
-        gpu.copies.move(kept, CopyEvent.RESCUE)
-        self._tell_removed(gpu, kept, RemoveReason.DEMOTED)
-        gpu.policy.on_insert(kept, 0, None)
-        for node in kept:
-            if not gpu.copies.holds[node]:
-                gpu.policy.on_evictable(node)
+def _parents_first(nodes: Iterable[NodeId], parent: Sequence[NodeId]) -> list[NodeId]:
+    """Return the nodes in their order, but for parents that come after a child of theirs."""
+    left = dict.fromkeys(nodes)
+    ordered: list[NodeId] = []
+    while left:
+        node = next(iter(left))
+        chain: list[NodeId] = []
+        while node in left:
+            del left[node]
+            chain.append(node)
+            node = parent[node]
+        ordered += chain[::-1]
+    return ordered

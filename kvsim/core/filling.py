@@ -77,6 +77,8 @@ class Filler:
         cache.gpu.policy.on_insert(nodes, start, attempt.info)
         if cache.sink is not None:
             cache.emit_stored(cache.gpu, nodes)
+        if cache.hits_to_write_through is not None:
+            cache.note_due(cache.gpu, nodes)
         return True
 
     def _insert(
@@ -94,10 +96,13 @@ class Filler:
         if last == ROOT:
             cache.gpu.copies.holds[ROOT] += 1
         # On the GPU the parent's hold passes from the reference to its new child.
-        if cache.lower is not None:
-            cache.lower.copies.holds[nodes[-1]] += 1
+        for lower in cache.below:
+            lower.copies.holds[nodes[-1]] += 1
             if last != ROOT:
-                cache.unhold(cache.lower, last)
+                cache.unhold(lower, last)
+        if cache.num_hits_of:
+            for node in nodes:
+                cache.num_hits_of[node] = 0
         return nodes
 
     def _fill_known(
@@ -129,7 +134,7 @@ class Filler:
             else:
                 if state == LEAVING:
                     gpu.policy.on_insert([node], depth, info)
-                    cache.rescue(node)
+                    cache.rescue(gpu, node)
                 attempt.duplicates[depth] = block_id
                 self.num_duplicate_blocks += 1
                 if attempt not in forward.duplicates:

@@ -15,18 +15,28 @@ if TYPE_CHECKING:
 
     from kvsim.core.admission import AdmitOutcome
     from kvsim.core.manager import CacheManager
+    from kvsim.core.ops import Transfer
     from kvsim.types import Request
 
 
 class InstantHit:
     """What one request found: leading blocks by tier, or that it can never fit."""
 
-    __slots__ = ("is_refused", "num_cpu_blocks", "num_gpu_blocks", "request")
+    __slots__ = ("is_refused", "num_cpu_blocks", "num_disk_blocks", "num_gpu_blocks", "request")
 
-    def __init__(self, request: Request, num_gpu: int, num_cpu: int, *, is_refused: bool) -> None:
+    def __init__(
+        self,
+        request: Request,
+        num_gpu: int,
+        num_cpu: int,
+        num_disk: int = 0,
+        *,
+        is_refused: bool,
+    ) -> None:
         self.request = request
         self.num_gpu_blocks = num_gpu
         self.num_cpu_blocks = num_cpu
+        self.num_disk_blocks = num_disk
         self.is_refused = is_refused
 
 
@@ -38,6 +48,7 @@ def replay_instantly(manager: CacheManager, requests: Iterable[Request]) -> Iter
     """
     block_size = manager.config.block_size
     capacity = manager.config.tier_blocks[0]
+    has_middle = manager.num_tiers > 2
     for request in requests:
         num_keys = len(request.block_keys)
         if num_keys > capacity:
@@ -47,13 +58,19 @@ def replay_instantly(manager: CacheManager, requests: Iterable[Request]) -> Iter
         layout = BlockLayout(request, block_size)
         attempt = Attempt(request, number=0, layout=layout, num_made=0, num_wanted_blocks=num_keys)
         now = request.arrived_at
+        if has_middle:
+            _finish(manager, manager.make_room_below(num_keys, now), now)
         outcome = manager.admit(attempt, now)
         if outcome is not ADMITTED:
             _admit_at_last(manager, attempt, outcome, now)
         manager.fill_at_once(attempt, num_keys)
-        num_cpu = attempt.num_reload_blocks
-        yield InstantHit(request, attempt.num_hit_blocks - num_cpu, num_cpu, is_refused=False)
+        num_below, num_disk = attempt.num_reload_blocks, attempt.num_disk_blocks
+        num_gpu = attempt.num_hit_blocks - num_below
+        yield InstantHit(request, num_gpu, num_below - num_disk, num_disk, is_refused=False)
         manager.release(attempt, EndReason.FINISHED, now)
+        # After the release, which stamps what is below: what is written now is newer than that.
+        while manager.has_writes_due:
+            _finish(manager, manager.write_through(now), now)
 
 
 def _admit_at_last(
@@ -62,12 +79,17 @@ def _admit_at_last(
     """Finish at once whatever an admission takes: with nothing else running it must succeed."""
     while True:
         ops = () if isinstance(outcome, Blocked) else outcome.ops
-        for op in ops:
-            manager.settle(
-                Completion(op_id=op.op_id, outcome=Outcome.DONE, started_at=now, finished_at=now)
-            )
+        _finish(manager, ops, now)
         if attempt.is_admitted:
             return
         if not ops:
             raise StalledError(f"request {attempt.request.request_id} found no room: {outcome}")
         outcome = manager.admit(attempt, now)
+
+
+def _finish(manager: CacheManager, ops: Iterable[Transfer], now: int) -> None:
+    """Let ops end, well and at once."""
+    for op in ops:
+        manager.settle(
+            Completion(op_id=op.op_id, outcome=Outcome.DONE, started_at=now, finished_at=now)
+        )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.config import Preempt, TierInclusion
 from kvsim.core.admission import (
     ADMITTED,
     Admission,
@@ -16,13 +17,20 @@ from kvsim.core.cache import CacheState, OpenForward
 from kvsim.core.check import check_cache
 from kvsim.core.eviction import Evictor
 from kvsim.core.filling import Filler
+from kvsim.core.holding import (
+    emit_admitted,
+    keep_reading,
+    leave_to_ops,
+    release_below,
+    tiers_of,
+)
 from kvsim.core.ports import PolicyContext
-from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
+from kvsim.core.residency import ABSENT, INCOMING, LEAVING
 from kvsim.core.retention import access_info
 from kvsim.core.settlement import Settler
 from kvsim.core.upkeep import Upkeep
 from kvsim.errors import MisuseError
-from kvsim.events import AttemptEnded, EndReason, RequestAdmitted, RequestGrown
+from kvsim.events import AttemptEnded, EndReason, RequestGrown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -32,13 +40,13 @@ if TYPE_CHECKING:
     from kvsim.core.ops import Answer, Transfer
     from kvsim.core.ports import EventSink, EvictionPolicy
     from kvsim.core.tree import PrefixTree
-    from kvsim.types import BlockKey, NodeId, OpId, Rng, TierIndex
+    from kvsim.types import BlockKey, OpId, Rng, TierIndex
 
 __all__ = ["Admission", "AdmitOutcome", "Blocked", "CacheManager", "Deferred"]
 
 
 class CacheManager:
-    """Hierarchical prefix cache of one instance: a GPU tier, and an exclusive CPU tier below.
+    """Hierarchical prefix cache of one instance: a GPU tier, and up to two tiers below.
 
     Sans-IO: it takes the time and answers in and gives ops out. It never blocks, and reads
     neither a clock nor random numbers.
@@ -90,13 +98,13 @@ class CacheManager:
                 rng=rng,
                 recompute_ns=recompute_ns,
                 shared=shared,
+                is_inclusive=config.tier_inclusion is TierInclusion.INCLUSIVE,
             )
             listeners.append(context.on_resize)
             return new_policy(context)
 
         self.config = config
-        self._swap_batch = config.swap_batch
-        self._low_watermark = config.low_watermark
+        self._shares_in_flight = config.share_in_flight
         self._cache = CacheState(config, build, sink)
         self._next_op_id = 0
         self._evictor = Evictor(
@@ -112,6 +120,13 @@ class CacheManager:
         self.pin_prefix, self.unpin_prefix = upkeep.pin_prefix, upkeep.unpin_prefix
         self.evict, self.flush, self.resize = upkeep.evict, upkeep.flush, upkeep.resize
         self.bump_weight_version = upkeep.bump_weight_version
+        self._swap_batch = config.swap_batch
+        self._writes_through = self._cache.hits_to_write_through is not None
+        self._low_watermarks = [
+            (tier, config.low_watermark_of(tier.index))
+            for tier in self._cache.tiers
+            if tier.below is not None and not self._writes_through
+        ]
 
     # -- queries
 
@@ -124,6 +139,21 @@ class CacheManager:
     def num_duplicate_blocks(self) -> int:
         """Blocks that were computed although their key was in the tree by then."""
         return self._filler.num_duplicate_blocks
+
+    @property
+    def num_skipped_writes(self) -> int:
+        """Blocks that were due to be written through and found no room below."""
+        return self._evictor.num_skipped_writes
+
+    @property
+    def num_tiers(self) -> int:
+        """Tiers, the GPU's included."""
+        return len(self._cache.tiers)
+
+    @property
+    def has_writes_due(self) -> bool:
+        """Whether blocks are to be written through."""
+        return self._writes_through and any(tier.due for tier in self._cache.tiers)
 
     @property
     def has_open_ops(self) -> bool:
@@ -148,8 +178,7 @@ class CacheManager:
 
         A block that an op is still writing counts where it will be. Changes nothing.
         """
-        gpu = self._cache.gpu.copies.state
-        return tuple(int(gpu[node] == ABSENT) for node in self._cache.tree.match(keys))
+        return tiers_of(self._cache, self._cache.tree.match(keys))
 
     def check(self) -> None:
         """Recompute every count and state relation; raise `InvariantError` on any difference."""
@@ -178,8 +207,8 @@ class CacheManager:
         path = cache.tree.match(attempt.keys)
         state = gpu.copies.state
         states = bytes([state[node] for node in path])
-        if attempt.no_reload and ABSENT in states:
-            path, states = self._admitter.without_reloads(attempt, path, states)
+        if attempt.no_reload or not self._shares_in_flight:
+            path, states = self._admitter.usable(attempt, path, states)
         num_matched = len(path)
         num_needed = attempt.num_wanted_blocks - num_matched + states.count(ABSENT)
         ops: list[Transfer] = []
@@ -193,6 +222,9 @@ class CacheManager:
         if path:
             cache.tree.pins[path[-1]] += 1
         info = attempt.info = access_info(attempt, now)
+        tiers = tiers_of(cache, path) if cache.sink is not None else ()
+        if cache.is_inclusive:
+            self._admitter.hit_below(path, info)
         if ABSENT in states or LEAVING in states:
             ops += self._admitter.fetch(attempt, path, states, info, now)
         elif path:
@@ -201,16 +233,14 @@ class CacheManager:
         if INCOMING in states:
             attempt.after = self._admitter.dependencies(path, states, attempt.own_transfers)
         attempt.path = path
-        attempt.table = gpu.copies.blocks_of(path)
-        attempt.table += gpu.pool.take(attempt.num_wanted_blocks - num_matched)
-        attempt.num_hit_blocks = num_matched
-        attempt.num_joined_blocks = states.count(INCOMING)
+        own = gpu.pool.take(attempt.num_wanted_blocks - num_matched)
+        attempt.table = gpu.copies.blocks_of(path) + own
+        attempt.num_hit_blocks, attempt.num_joined_blocks = num_matched, states.count(INCOMING)
         attempt.is_admitted = True
         attempt.weight_version = cache.weight_version
         cache.live[request_id] = attempt
         cache.num_path_blocks += num_matched
-        if cache.sink is not None:
-            self._emit_admitted(attempt, states, now)
+        emit_admitted(cache, attempt, tiers, now)
         return Admission(ops=tuple(ops)) if ops else ADMITTED
 
     def fill(self, attempt: Attempt, num_blocks: int, op_id: OpId) -> None:
@@ -310,13 +340,15 @@ class CacheManager:
         else:
             cache.gpu.pool.quarantine(held_by, private)
             cache.emit_quarantined(held_by, cache.gpu, private)
-            self._keep_reading(path, held_by)
+            keep_reading(cache, path, held_by)
         attempt.duplicates.clear()
         if path:
             if attempt.info is not None and not attempt.is_cut_off:
                 cache.gpu.policy.on_release(path, attempt.info)
+                if cache.is_inclusive:
+                    release_below(cache, path, attempt.info)
             if attempt.own_transfers:
-                self._leave_to_ops(attempt)
+                leave_to_ops(cache, attempt)
             cache.unpin(path[-1])
             if attempt.is_cut_off:
                 for node in path[-2::-1]:
@@ -334,41 +366,48 @@ class CacheManager:
             self.upkeep.renew_pins()
         return ended
 
+    def preempt(self, attempt: Attempt, now: int, how: Preempt) -> tuple[Transfer, ...]:
+        """Release the attempt; if it is swapped, write back what nobody else refers to at once.
+
+        What finds no room below stays on the GPU. Its private blocks are free.
+
+        Raises
+        ------
+        MisuseError
+            If the attempt holds nothing.
+        """
+        path = list(attempt.path)
+        self.release(attempt, EndReason.PREEMPTED, now)
+        return tuple(self._evictor.write_back(path, now)) if how is Preempt.SWAP else ()
+
+    def write_through(self, now: int) -> tuple[Transfer, ...]:
+        """Copy down what the write policy has found due since the last call."""
+        return tuple(self._evictor.write_through(now)) if self._writes_through else ()
+
     def keep_low_watermark(self, now: int) -> tuple[Transfer, ...]:
-        """Write back ahead of need while fewer blocks than the low-water mark are coming free.
+        """Write back ahead of need where fewer blocks than the low-water mark are coming free.
 
-        Also empties blocks that are retiring, as soon as nobody holds them.
+        Also does what `write_through` does, and empties blocks that are retiring, as soon as
+        nobody holds them.
         """
-        cache = self._cache
-        gpu = cache.gpu
-        ops = self.upkeep.retire(now) if self.upkeep.is_retiring else []
-        coming = len(gpu.pool.free) + gpu.copies.num_in[LEAVING]
-        if cache.lower is not None and coming < self._low_watermark:
-            ops += self._evictor.reclaim(self._swap_batch, now)
-        return tuple(ops)
+        ops = self.write_through(now)
+        if self.upkeep.is_retiring:
+            ops = (*ops, *self.upkeep.retire(now))
+        for tier, mark in self._low_watermarks:
+            missing = mark - len(tier.pool.free) - tier.copies.num_in[LEAVING]
+            if missing > 0:
+                n = max(self._swap_batch, missing) if tier.index else self._swap_batch
+                ops = (*ops, *self._evictor.reclaim(n, now, tier=tier))
+        return ops
 
-    def _leave_to_ops(self, attempt: Attempt) -> None:
-        """Let the attempt's own open copies keep a reference on what they write."""
-        for op_id in attempt.own_transfers:
-            transfer = self._cache.transfers.get(op_id)
-            if transfer is not None:
-                # The deepest block it writes: deeper ones may be another op's, and go with it.
-                deepest = transfer.nodes[-1]
-                self._cache.pin(deepest)
-                transfer.pins.append(deepest)
-
-    def _keep_reading(self, path: list[NodeId], op_id: OpId) -> None:
-        """Let a timed-out Forward keep a reference on what it may still read.
-
-        Copies that were still on their way to it are not kept: its result is lost anyhow.
-        """
-        state, detached = self._cache.gpu.copies.state, self._cache.tree.detached
-        for node in reversed(path):
-            if state[node] == READY:
-                self._cache.pin(node)
-                self._cache.forwards[op_id].pins.append(node)
-                if node not in detached:  # else no child protects what is above it
-                    return
+    def make_room_below(self, num_blocks: int, now: int) -> tuple[Transfer, ...]:
+        """Write back from tiers between two others until `num_blocks` will be free in each."""
+        ops: tuple[Transfer, ...] = ()
+        for tier, _ in self._low_watermarks[1:]:
+            missing = num_blocks - len(tier.pool.free) - tier.copies.num_in[LEAVING]
+            if missing > 0:
+                ops = (*ops, *self._evictor.reclaim(missing, now, tier=tier))
+        return ops
 
     def _require_live(self, attempt: Attempt) -> None:
         if self._cache.live.get(attempt.request.request_id) is not attempt:
@@ -376,23 +415,3 @@ class CacheManager:
                 f"attempt {attempt.number} of request {attempt.request.request_id} holds nothing:"
                 " it was never admitted, or has ended"
             )
-
-    def _emit_admitted(self, attempt: Attempt, states: bytes, now: int) -> None:
-        sink = self._cache.sink
-        if sink is None:
-            return
-        key_of, path = self._cache.tree.key_of, attempt.path
-        hits = tuple(
-            tuple(key_of[v] for v, s in zip(path, states, strict=True) if (s == ABSENT) == tier)
-            for tier in range(len(self._cache.tiers))
-        )
-        sink.emit(
-            RequestAdmitted(
-                at=now,
-                request_id=attempt.request.request_id,
-                attempt=attempt.number,
-                hit_keys=hits,
-                private_block_ids=tuple(attempt.table[len(path) :]),
-                after=attempt.after,
-            )
-        )

@@ -81,8 +81,11 @@ class RemoveReason(StrEnum):
     """Chosen as a victim and moved to the tier below."""
     PROMOTED = "promoted"
     """Moved to the tier above because a request wants it."""
+    SWAPPED = "swapped"
+    """Moved to the tier below because its request was preempted, not chosen."""
     DETACHED = "detached"
-    """Taken out of the tree (its computation failed, a flush, or an order to evict its prefix)."""
+    """Out of reach: taken out of the tree (its computation failed, a flush, or an order to evict
+    its prefix), or hanging below a block that was dropped. Not chosen."""
     RETIRED = "retired"
     """The tier is made smaller and its block id goes: not the policy's choice, and no verdict."""
 
@@ -150,15 +153,18 @@ class EvictionPolicy(Protocol):
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Blocks enter the tier: a piece of one request's path, root first, `nodes[0]` at `depth`.
 
-        `info` is None for a batch demoted from the tier above, then in victim order (the one
-        that left first comes first) and `depth` is 0.
+        `info` is None for a batch copied down from the tier above, then in victim order (the one
+        that left, or would leave, first comes first) and `depth` is 0.
         """
 
     def on_hit(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo) -> None:
         """One request matched these blocks of the tier, root first. Comes before its inserts."""
 
     def on_release(self, path: Sequence[NodeId], info: AccessInfo) -> None:
-        """Note that a request lets go of `path` (root first), at its end or preemption."""
+        """Note that a request lets go of `path` (root first), at its end or preemption.
+
+        `path` are those of its blocks that are in the tier.
+        """
 
     def on_evictable(self, node: NodeId) -> None:
         """Note that `node` may be chosen from now on: it has no reference, is settled and bare."""
@@ -210,7 +216,8 @@ class PolicyContext:
     """What a policy is built from. One context per tier; `shared` is common to all tiers.
 
     `num_nodes` bounds every node id. `key_of[node]` is the key of a live node. `recompute_ns`
-    gives the cost of computing the block at a depth again.
+    gives the cost of computing the block at a depth again. `is_inclusive`: a block may be in
+    several tiers at a time.
 
     Tiers can be resized. A policy that keeps lists by node, or goes by the capacity, appends a
     function to `on_resize`: it is called with the new capacity in blocks and the new bound of the
@@ -225,4 +232,5 @@ class PolicyContext:
     rng: Rng
     recompute_ns: Callable[[int], int]
     shared: dict[str, object] = field(default_factory=dict)
+    is_inclusive: bool = False
     on_resize: list[Callable[[int, int], None]] = field(default_factory=list)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from kvsim.config import SchedulerConfig
     from kvsim.core.attempt import Attempt
     from kvsim.core.manager import CacheManager
-    from kvsim.core.ops import Answer, Command, Forward
+    from kvsim.core.ops import Answer, Command, Forward, Transfer
     from kvsim.core.ports import EventSink
     from kvsim.core.sequence import Sequence
     from kvsim.types import OpId, Request, RequestId
@@ -81,8 +81,7 @@ class Scheduler:
         self._cancel_wanted: list[RequestId] = []  # by the clients of the running Forward
         self._by_id = self.limits.present
         self.ended: list[Sequence] = []
-        self.num_preemptions = 0
-        self.num_forwards = 0
+        self.num_preemptions = self.num_forwards = 0
 
     def has_work(self) -> bool:
         """Whether a request is left or an op has not settled."""
@@ -96,15 +95,15 @@ class Scheduler:
 
     def step(self, now: int) -> list[Command]:
         """Take what has arrived by `now` and decide; return the commands to submit."""
-        wakeup_at = self._queue.wakeup_at
-        if wakeup_at is not None and wakeup_at <= now:
+        if (wakeup_at := self._queue.wakeup_at) is not None and wakeup_at <= now:
             self._wake_up(now)
         if self._forward is None:
             return self._build(now) if self._fenced is None else []
+        commands: list[Command] = [*self._manager.write_through(now)]
         if self._forward.num_steps > 1 and not self._is_stopping and self._may_change_batch():
             self._is_stopping = True
-            return [Cancel(op_id=self._forward.op_id)]
-        return []
+            commands.append(Cancel(op_id=self._forward.op_id))
+        return commands
 
     def settle(self, answer: Answer) -> None:
         """Take the answer to an op."""
@@ -173,7 +172,7 @@ class Scheduler:
         )
 
     def _build(self, now: int) -> list[Command]:
-        commands: list[Command] = []
+        commands: list[Command] = [*self._manager.write_through(now)]
         batch = self._batch
         num_preempted = self.num_preemptions
         if batch.must_grow(1) and not self._grow(1, commands, now) and batch.num_members:
@@ -276,21 +275,23 @@ class Scheduler:
                 commands += outcome.ops
             if batch.num_steps_to_grow() > 0 or not isinstance(outcome, Blocked):
                 return batch.num_steps_to_grow()
-            self._preempt(next(reversed(self._running.values())), now)
+            commands += self._preempt(next(reversed(self._running.values())), now)
             if not batch.num_members:
                 return 0
         return num_steps
 
-    def _preempt(self, sequence: Sequence, now: int) -> None:
+    def _preempt(self, sequence: Sequence, now: int) -> tuple[Transfer, ...]:
         """Take all blocks from a sequence; it waits in its old order to go on."""
         self._leave(sequence)
         if sequence.num_made > sequence.admitted.num_made:
             self._manager.publish(sequence.admitted, sequence.num_known_tokens - 1)
-        self._release(sequence, EndReason.PREEMPTED, now)
+        swaps = self._manager.preempt(sequence.admitted, now, self._config.preempt)
+        sequence.attempt = None
         sequence.interrupt(now)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._queue.put_back(sequence)
+        return swaps
 
     def _settle_forward(self, answer: Completion, forward: Forward) -> None:
         self._forward = None

@@ -65,6 +65,7 @@ class Sequence:
         "num_attempts",
         "num_computed",
         "num_cpu_hit_blocks",
+        "num_disk_hit_blocks",
         "num_failures",
         "num_gpu_hit_blocks",
         "num_joined_blocks",
@@ -98,6 +99,7 @@ class Sequence:
         self.first_token_at: int | None = None
         self.ended_at: int | None = None
         self.num_gpu_hit_blocks = self.num_cpu_hit_blocks = self.num_joined_blocks = 0
+        self.num_disk_hit_blocks = 0
         self.num_rematched_blocks = 0
         self.interrupted_at: int | None = None
         self.interrupted_ns = self.interrupted_before_token_ns = 0
@@ -162,7 +164,8 @@ class Sequence:
         self.num_computed = min(self.layout.num_tokens(hits), known - 1) if hits else 0
         if self.num_attempts == 0:
             self.admitted_at = now
-            self.num_cpu_hit_blocks = attempt.num_reload_blocks
+            self.num_disk_hit_blocks = attempt.num_disk_blocks
+            self.num_cpu_hit_blocks = attempt.num_reload_blocks - attempt.num_disk_blocks
             self.num_gpu_hit_blocks = hits - attempt.num_reload_blocks
             self.num_joined_blocks = attempt.num_joined_blocks
         else:

@@ -98,6 +98,8 @@ class Settler:
                 cache.emit_stored(gpu, self._attached(nodes))
             if cache.tree.detached:
                 self._reap_detached(nodes)
+            if cache.hits_to_write_through is not None:
+                cache.note_due(gpu, nodes)
         for attempt in forward.duplicates:
             for position, block_id in attempt.duplicates.items():
                 attempt.table[position] = gpu.copies.block[attempt.path[position]]
@@ -164,6 +166,8 @@ class Settler:
         # Deepest first: a policy sees a leaf become evictable before its parent.
         backwards = nodes[::-1]
         self._finish_reads(source, backwards)
+        if cache.hits_to_write_through is not None:
+            cache.note_due(gpu, nodes)  # the tiers between had no copy
         holds = gpu.copies.holds
         for node in backwards:
             if not holds[node]:
@@ -189,12 +193,16 @@ class Settler:
         return ended
 
     def _finish_reads(self, source: Tier, nodes: list[NodeId]) -> None:
-        """Settle the sources, deepest first, of an op that copied blocks up.
+        """Settle the sources of an op, deepest first where they are below the GPU.
 
-        Exclusive mode: what is above now is not kept below. What did not get there is the lower
+        Exclusive tiers: what is above now is not kept below. What did not get there is the lower
         policy's again.
         """
         cache = self._cache
+        if not source.forgets_reads:
+            for node in nodes:
+                cache.end_read(source, node)
+            return
         above, reads = cache.gpu.copies.state, source.reads
         promoted = [node for node in nodes if reads[node] == 1 and above[node] == READY]
         if promoted:
@@ -237,22 +245,44 @@ class Settler:
         for node in bare:
             if target.copies.state[node] == READY:
                 cache.review(target, node)
+        if source.forgets_reads:
+            for node in attached:
+                self._drop_superseded(node)  # computed again above, meanwhile
+        cache.note_due(target, attached[::-1])
 
     def _keep_above(self, source: Tier, target: Tier, rescued: list[NodeId]) -> None:
-        """Hit again on their way down: the new copies go, the old ones stay."""
+        """Keep the old copies: hit again on their way down, or written through.
+
+        The new ones go where tiers are exclusive.
+        """
         cache = self._cache
         cache.num_rescued -= len(rescued)
         target.copies.move(rescued, CopyEvent.WRITTEN)
+        if cache.is_inclusive:
+            self._keep_both(source, target, rescued)
+            return
         for node in reversed(rescued):
             cache.emit_freed(target, target.copies.blocks_of([node]))
             cache.drop(target, [node], CopyEvent.DROP)
+        self._finish_reads(source, rescued if source.forgets_reads else rescued[::-1])
+
+    def _keep_both(self, source: Tier, target: Tier, nodes: list[NodeId]) -> None:
+        """Let copies stay that were copied down."""
+        cache = self._cache
+        attached = self._attached(nodes)
+        cache.emit_stored(target, attached[::-1])
+        target.policy.on_insert(attached, 0, None)
+        for node in nodes:
+            if not target.copies.holds[node]:
+                cache.review(target, node)
             cache.end_read(source, node)
+        cache.note_due(target, attached[::-1])
 
     def _failed_below(self, answer: Completion, transfer: OpenTransfer, *, timed_out: bool) -> None:
         cache = self._cache
         source, target = cache.tiers[transfer.source], cache.tiers[transfer.target]
         nodes = transfer.nodes
-        cache.drop_next = True
+        source.drop_next |= transfer.releases_source
         state = source.copies.state
         rescued = [node for node in nodes if state[node] == READY]
         leaving = [node for node in nodes if state[node] != READY]
@@ -263,14 +293,16 @@ class Settler:
         for node in reversed(leaving):
             parent = cache.tree.parent[node]
             cache.hold(source, parent)
-            if node not in cache.tree.detached:
+            if node not in cache.tree.detached and not source.forgets_reads:
                 source.policy.on_insert([node], 0, None)
             cache.start_read(source, node)
         if not timed_out:
             cache.num_rescued -= len(rescued)
-            self._end_reads(source, nodes)
+            self._finish_reads(source, nodes)
         else:
             cache.num_rescued += len(leaving)
+        if source is not cache.gpu:
+            return
         for node in reversed(leaving):
             parent = cache.tree.parent[node]
             if (
@@ -295,10 +327,6 @@ class Settler:
         for node in nodes:
             cache.unhold(target, cache.tree.parent[node])
 
-    def _end_reads(self, tier: Tier, nodes: list[NodeId]) -> None:
-        for node in nodes:
-            self._cache.end_read(tier, node)
-
     # -- both
 
     def _come_to_rest(
@@ -322,7 +350,7 @@ class Settler:
             self._finish_reads(source, transfer.nodes[::-1])
         else:
             cache.num_rescued -= len(transfer.nodes)
-            self._end_reads(source, transfer.nodes)
+            self._finish_reads(source, transfer.nodes)
 
     def _end_dependants(self, lost: list[NodeId], now: int) -> list[Attempt]:
         """End every attempt whose path goes through a block that will not come."""
@@ -377,17 +405,17 @@ class Settler:
                 self._cache.reap(node)
 
     def _drop_superseded(self, node: NodeId) -> None:
-        """Drop the copy below of a block that was computed again above."""
+        """Drop what is below of a block that was computed again above, if that is too many."""
         cache = self._cache
-        lower = cache.lower
-        if lower is None or cache.gpu.copies.state[node] != READY:
+        if cache.gpu.copies.state[node] != READY or cache.is_inclusive:
             return
-        if lower.copies.state[node] == READY and node not in lower.reads:
-            if node not in cache.tree.detached:
-                lower.policy.on_remove([node], RemoveReason.PROMOTED)
-                cache.emit_removed(lower, [node], RemoveCause.SUPERSEDED)
-            self._emit_detached_freed(lower, [node])
-            cache.drop(lower, [node], CopyEvent.DROP)
+        for lower in cache.below:
+            if lower.copies.state[node] == READY and node not in lower.reads:
+                if node not in cache.tree.detached:
+                    lower.policy.on_remove([node], RemoveReason.PROMOTED)
+                    cache.emit_removed(lower, [node], RemoveCause.SUPERSEDED)
+                self._emit_detached_freed(lower, [node])
+                cache.drop(lower, [node], CopyEvent.DROP)
 
     def _emit_detached_freed(self, tier: Tier, nodes: list[NodeId]) -> None:
         """Report those of the copies that go whose nodes are detached: nobody could read them."""

@@ -170,18 +170,48 @@ class Tier:
 
     Attributes
     ----------
+    below
+        The next tier; None for the last.
     reads
-        Open ops that read a READY copy, by node. Few: only copies on their way up, and copies
-        hit again on their way down. Part of `copies.holds`.
+        Open ops that read a READY copy, by node. Few: only copies on their way up, copies hit
+        again on their way down, and those being written through. Part of `copies.holds`.
+    forgets_reads
+        Whether the policy does not know the copies in `reads`: in an exclusive tier below they are
+        on their way up, and gone when they are there.
+    drop_next
+        The last write-back from here failed: the next eviction drops instead, so that a broken
+        link cannot stop the instance.
+    due
+        Nodes to be written through to the tier below, in the order in which that became due.
     """
 
-    __slots__ = ("copies", "index", "policy", "pool", "reads")
+    __slots__ = (
+        "below",
+        "copies",
+        "drop_next",
+        "due",
+        "forgets_reads",
+        "index",
+        "policy",
+        "pool",
+        "reads",
+    )
 
     def __init__(
-        self, index: TierIndex, capacity: int, num_nodes: int, policy: EvictionPolicy
+        self,
+        index: TierIndex,
+        capacity: int,
+        num_nodes: int,
+        policy: EvictionPolicy,
+        *,
+        forgets_reads: bool = False,
     ) -> None:
         self.index = index
         self.pool = BlockPool(capacity)
         self.copies = Copies(num_nodes)
         self.policy = policy
         self.reads: dict[NodeId, int] = {}
+        self.below: Tier | None = None
+        self.forgets_reads = forgets_reads
+        self.drop_next = False
+        self.due: dict[NodeId, None] = {}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvsim.core.ports import RemoveReason
 from kvsim.core.residency import ABSENT, INCOMING, READY, CopyEvent
 from kvsim.errors import InvariantError, MisuseError, PolicyError
-from kvsim.events import CacheCleared, RemoveCause
+from kvsim.events import CacheCleared, RemoveCause, TierResized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -234,7 +234,7 @@ class Upkeep:
         for tier in cache.tiers:
             if tier.copies.state[node] == READY:
                 tier.policy.on_remove([node], RemoveReason.DETACHED)
-                cache.emit_removed(tier, [node], RemoveCause.DETACHED)
+                cache.emit_removed(tier, [node], RemoveCause.EVICTED)
                 cache.drop(tier, [node], CopyEvent.DROP)
         cache.forget([node])
 
@@ -281,6 +281,8 @@ class Upkeep:
         if num_missing > 0:
             self._add_nodes(num_missing)
         tier.pool.resize(num_blocks)
+        if cache.sink is not None:
+            cache.sink.emit(TierResized(tier=tier_index, num_blocks=num_blocks))
         for each, listeners in zip(cache.tiers, self._listeners, strict=True):
             for listener in listeners:
                 listener(each.pool.limit, cache.tree.num_nodes)
@@ -298,6 +300,8 @@ class Upkeep:
                     " function into PolicyContext.on_resize"
                 )
         cache.tree.add_nodes(n)
+        if cache.hits_to_write_through:
+            cache.num_hits_of += [0] * n
         for tier in cache.tiers:
             tier.copies.add_nodes(n)
 

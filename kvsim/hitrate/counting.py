@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from kvsim.analysis.metrics import DEFINITIONS, HitCounts, num_warmup
 from kvsim.errors import ConfigError
-from kvsim.replay_config import LARGEST_SIZE
+from kvsim.setting_checks import LARGEST_SIZE
 from kvsim.trace import Trace
 
 if TYPE_CHECKING:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kvsim.core.ports import RemoveReason
 from kvsim.policies.rank import RankPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from kvsim.core.ports import AccessInfo, PolicyContext
     from kvsim.types import BlockKey, NodeId
+
+
+_MOVES: Final = frozenset({RemoveReason.DEMOTED, RemoveReason.PROMOTED, RemoveReason.SWAPPED})
 
 
 class Uses:
@@ -33,17 +36,24 @@ class Uses:
         By key.
     """
 
-    __slots__ = ("_is_kept", "_key_of", "_tier", "depth", "num_uses")
+    __slots__ = ("_is_kept", "_key_of", "_num_tiers", "_tier", "depth", "num_uses")
 
     def __init__(self, context: PolicyContext, *, is_kept: bool = False) -> None:
         self._tier = context.tier
         self._is_kept = is_kept
+        # In how many tiers a block is, where that may be several: it is forgotten with the last.
+        self._num_tiers = None
+        if context.is_inclusive:
+            self._num_tiers = _shared_table(context, "uses.num_tiers")
         self._key_of = context.key_of
         self.num_uses = _shared_table(context, "uses.num_uses")
         self.depth = _shared_table(context, "uses.depth")
 
     def enter(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
         """Count the request that the blocks come with, if there is one."""
+        if self._num_tiers is not None:
+            for key in map(self._key_of.__getitem__, nodes):
+                self._num_tiers[key] = self._num_tiers.get(key, 0) + 1
         if info is None:
             return
         num_uses, depths, key_of = self.num_uses, self.depth, self._key_of
@@ -63,12 +73,25 @@ class Uses:
 
     def leave(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
         """Forget blocks that are in no tier any more, unless all is kept."""
-        if self._is_kept or reason in {RemoveReason.DEMOTED, RemoveReason.PROMOTED}:
+        gone: Iterable[BlockKey] = map(self._key_of.__getitem__, nodes)
+        if self._num_tiers is not None:
+            gone = self._last_gone(gone, self._num_tiers)
+        if self._is_kept or reason in _MOVES:
             return
-        for node in nodes:
-            key = self._key_of[node]
+        for key in gone:
             self.num_uses.pop(key, None)
             self.depth.pop(key, None)
+
+    @staticmethod
+    def _last_gone(keys: Iterable[BlockKey], num_tiers: dict[BlockKey, int]) -> list[BlockKey]:
+        """Count blocks out of a tier; return those that are in none now."""
+        gone: list[BlockKey] = []
+        for key in keys:
+            num_tiers[key] -= 1
+            if not num_tiers[key]:
+                del num_tiers[key]
+                gone.append(key)
+        return gone
 
 
 class UsesPolicy(RankPolicy):

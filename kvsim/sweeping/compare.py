@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from kvsim.errors import ConfigError
-from kvsim.replay_config import check_int
+from kvsim.setting_checks import check_int
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from kvsim.backends.setup import Clock
 from kvsim.errors import ConfigError, UnknownNameError, UserError
-from kvsim.replay_config import ReplayConfig, check_int, check_names
+from kvsim.replay_config import ReplayConfig, check_names
 from kvsim.run_file import with_shapes
+from kvsim.setting_checks import check_int
 from kvsim.trace.paths import checked_path
 from kvsim.trace.toml_file import place, read_toml
 

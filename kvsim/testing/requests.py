@@ -6,12 +6,14 @@ Only the strategies need hypothesis (the `testing` extra).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from kvsim.config import CacheConfig
+from kvsim.config import CacheConfig, TierInclusion, WritePolicy
 from kvsim.types import PartialRule, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from hypothesis.strategies import SearchStrategy
 
     from kvsim.types import RequestId
@@ -36,19 +38,49 @@ def prompts(*, max_blocks: int = 6, max_tail_tokens: int = 3) -> SearchStrategy[
     )
 
 
+TIER_MODES: Final[tuple[dict[str, TierInclusion | WritePolicy | int], ...]] = (
+    {},
+    {"tier_inclusion": TierInclusion.INCLUSIVE},
+    {"tier_inclusion": TierInclusion.INCLUSIVE, "write_policy": WritePolicy.THROUGH},
+    {"tier_inclusion": TierInclusion.INCLUSIVE, "write_policy": WritePolicy.SELECTIVE},
+    {
+        "tier_inclusion": TierInclusion.INCLUSIVE,
+        "write_policy": WritePolicy.SELECTIVE,
+        "write_through_hits": 2,
+    },
+)
+"""The ways in which tiers can work together, as arguments of `CacheConfig`."""
+
+
 def cache_configs(
-    *, max_gpu_blocks: int = 8, max_cpu_blocks: int = 6
+    *, max_gpu_blocks: int = 8, max_cpu_blocks: int = 6, max_disk_blocks: int = 6
 ) -> SearchStrategy[CacheConfig]:
-    """Return a strategy for caches so small that something is always in the way."""
+    """Return a strategy for caches so small that something is always in the way.
+
+    Of one to three tiers, in every mode.
+    """
     from hypothesis import strategies as st
 
+    gpu, cpu = st.integers(1, max_gpu_blocks), st.integers(0, max_cpu_blocks)
+    sizes: SearchStrategy[tuple[int, ...]] = st.tuples(gpu, cpu)
+    if max_disk_blocks:
+        three = st.tuples(
+            gpu, st.integers(1, max(1, max_cpu_blocks)), st.integers(1, max_disk_blocks)
+        )
+        sizes |= three
     return st.builds(
-        CacheConfig,
+        _with_mode,
+        mode=st.sampled_from(TIER_MODES),
         block_size=st.integers(1, 3),
-        tier_blocks=st.tuples(st.integers(1, max_gpu_blocks), st.integers(0, max_cpu_blocks)),
+        tier_blocks=sizes,
         swap_batch_blocks=st.integers(1, 4),
         low_watermark_blocks=st.integers(0, 3),
+        share_in_flight=st.sampled_from([True, True, False]),
     )
+
+
+def _with_mode(*, mode: Mapping[str, object], **settings: object) -> CacheConfig:
+    return CacheConfig(**mode, **settings)  # type: ignore[arg-type]
 
 
 def make_request(

@@ -6,6 +6,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from kvsim import policies
+from kvsim.config import CacheConfig, Preempt
 from kvsim.core.manager import Admission, Blocked, CacheManager, Deferred
 from kvsim.core.ops import Completion, Outcome, Settled
 from kvsim.core.residency import INCOMING
@@ -28,7 +29,6 @@ from tests.property.recount import Recount
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from kvsim.config import CacheConfig
     from kvsim.core.attempt import Attempt
     from kvsim.core.ops import Transfer
     from kvsim.core.ports import EvictionPolicy, PolicyContext
@@ -140,7 +140,8 @@ class Driver:
             assert self.memory.open, "Deferred, and nothing will ever change"
             return False
         assert len(attempt.table) == attempt.num_wanted_blocks
-        assert attempt.num_hit_blocks == len(matched) or attempt.no_reload
+        cuts = attempt.no_reload or not self.config.share_in_flight
+        assert attempt.num_hit_blocks == len(matched) or cuts
         check_reloads(client, outcome.ops)
         num_tokens = attempt.layout.num_tokens(attempt.num_hit_blocks)
         client.num_kv = min(num_tokens, client.num_known)
@@ -176,9 +177,11 @@ class Driver:
         if not client.is_prefilling:
             self.manager.publish(client.attempt, client.num_kv)
 
-    def preempt(self, client: Client, *, reserve: int = 0) -> None:
+    def preempt(
+        self, client: Client, how: Preempt = Preempt.RECOMPUTE, *, reserve: int = 0
+    ) -> None:
         """Take the blocks of a client that is in no Forward; it waits for its next attempt."""
-        self.manager.release(client.attempt, EndReason.PREEMPTED, self.now)
+        self._issue(self.manager.preempt(client.attempt, self.now, how))
         self._requeue(client, reserve)
 
     def end(self, client: Client) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kvsim.config import Preempt
 from kvsim.core.ops import Outcome
 from kvsim.testing import Prompt, cache_configs, prompts
 from kvsim.types import PartialRule
@@ -121,8 +122,8 @@ class Disturb:
             driver.publish(client)
         if self.what == "end":
             driver.end(client)
-        elif self.what == "preempt":
-            driver.preempt(client, reserve=self.num_blocks)
+        elif self.what in set(Preempt):
+            driver.preempt(client, reserve=self.num_blocks, how=Preempt(self.what))
         elif self.what == "grow":
             driver.grow(client, self.num_blocks)
         return True
@@ -180,7 +181,7 @@ ANSWER = st.builds(
 DISTURB = st.builds(
     Disturb,
     index=INDEX,
-    what=st.sampled_from(["end", "end", "preempt", "grow", "nothing"]),
+    what=st.sampled_from(["end", "end", *Preempt, "grow", "nothing"]),
     publishes=st.booleans(),
     num_blocks=st.integers(1, 2),
 )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.core.check import evictable_nodes
-from kvsim.core.residency import ABSENT, LEAVING, READY
+from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 from kvsim.core.tree import ROOT
 from kvsim.events import BlocksStored
 from tests.property.memory import expected_content, num_full_slots
@@ -143,7 +143,9 @@ def missing_blocks(driver: Driver, attempt: Attempt) -> int:
     state = cache.gpu.copies.state
     path = tree.match(attempt.keys)
     for i, node in enumerate(path):
-        if state[node] == ABSENT and attempt.keys[i] in attempt.no_reload:
+        is_computed = state[node] == INCOMING and node not in cache.incoming_by
+        is_private = is_computed and not driver.config.share_in_flight
+        if is_private or (state[node] == ABSENT and attempt.keys[i] in attempt.no_reload):
             del path[i:]
             break
     need = attempt.num_wanted_blocks - sum(state[v] != ABSENT for v in path)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from kvsim.backends import paddle
 from kvsim.backends.setup import BackendSetup, ForwardTime, Workers
 from kvsim.backends.sim import SimBackend
-from kvsim.config import CacheConfig, FaultConfig, LinkConfig, SchedulerConfig, SwapIn
+from kvsim.config import CacheConfig, FaultConfig, LinkConfig, Preempt, SchedulerConfig, SwapIn
 from kvsim.core.attempt import BlockLayout
 from kvsim.cost import LinearCost
 from kvsim.testing import Prompt, make_request
+from kvsim.testing.requests import TIER_MODES
 from kvsim.types import PartialRule
 from tests.property.clients import Story
 from tests.property.scripted import ScriptedBackend
@@ -46,13 +47,17 @@ def make_story(rng: Random, *, max_requests: int = 6, unit_ns: int = 1) -> Story
     most = max(BlockLayout(each, block_size).num_most_blocks for each in requests)
     gpu_blocks = max(1, most + rng.choice([0, 0, 1, 2, 3, 5, -1]))
     max_running = rng.randint(1, 4)
+    cpu_blocks = rng.choice([0, 2, 4, 8, 16])
+    disk_blocks = rng.choice([0, 0, 2, 8]) if cpu_blocks else 0
     return Story(
-        cache=CacheConfig(
+        cache=replace(
+            CacheConfig(**rng.choice(TIER_MODES)),  # type: ignore[arg-type]
             block_size=block_size,
-            tier_blocks=(gpu_blocks, rng.choice([0, 2, 4, 8, 16])),
+            tier_blocks=(gpu_blocks, cpu_blocks, disk_blocks)[: 3 if disk_blocks else 2],
             swap_batch_blocks=rng.randint(1, 3),
             low_watermark_blocks=rng.choice([0, 0, 1, 2]),
             keep_outputs=rng.choice([True, False]),
+            share_in_flight=rng.choice([True, True, False]),
         ),
         scheduler=SchedulerConfig(
             token_budget=max_running + rng.choice([0, 1, 4, 10]),
@@ -61,6 +66,7 @@ def make_story(rng: Random, *, max_requests: int = 6, unit_ns: int = 1) -> Story
             grow_blocks=rng.randint(1, 2),
             max_blocks_per_request=rng.choice([None] * 7 + [max(1, most - 1)]),
             swap_in=rng.choice(list(SwapIn)),
+            preempt=rng.choice(list(Preempt)) if cpu_blocks else Preempt.RECOMPUTE,
             max_attempts=rng.choice([1, 3, 16, 16]),
             transfer_timeout_ns=rng.choice([None, None, 15 * unit_ns]),
             forward_timeout_ns=rng.choice([None, None, 40 * unit_ns]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.config import CacheConfig
+from kvsim.config import CacheConfig, TierInclusion, WritePolicy
 from kvsim.core.ops import Outcome
 from kvsim.testing import Prompt
 from tests.property.driver import Driver
@@ -35,16 +35,29 @@ def tokens(first: int, last: int, *more: int, block_size: int = 4) -> Prompt:
 def new_driver(
     gpu: int,
     cpu: int = 0,
+    disk: int = 0,
     *,
+    mode: str = "exclusive",
+    hits: int | None = None,
+    share_in_flight: bool = True,
     block_size: int = 1,
     policy: str = "lru",
     watermark: int = 0,
     batch: int = 1,
 ) -> Driver:
-    """Return a driver that, by default, writes back exactly what it must."""
+    """Return a driver that, by default, writes back exactly what it must.
+
+    `mode` is "exclusive", or the write policy of inclusive tiers; `hits` are those after which a
+    block is written through.
+    """
+    is_exclusive = mode == "exclusive"
     config = CacheConfig(
         block_size=block_size,
-        tier_blocks=(gpu, cpu),
+        tier_blocks=(gpu, cpu, disk) if disk else (gpu, cpu),
+        tier_inclusion=TierInclusion.EXCLUSIVE if is_exclusive else TierInclusion.INCLUSIVE,
+        write_policy=WritePolicy.BACK if is_exclusive else WritePolicy(mode),
+        write_through_hits=hits,
+        share_in_flight=share_in_flight,
         swap_batch_blocks=batch,
         low_watermark_blocks=watermark,
     )

@@ -205,7 +205,8 @@ class Witness:
         assert record.num_failures <= self.worker.num_bad, "a failure without a cause"
         hits = client.first_hits or (0,)
         assert record.num_gpu_hit_blocks == hits[0]
-        assert record.num_cpu_hit_blocks == sum(hits[1:])
+        assert record.num_cpu_hit_blocks == sum(hits[1:2])
+        assert record.num_disk_hit_blocks == sum(hits[2:])
 
     @staticmethod
     def _gave_up(client: Client, now: int) -> bool:
@@ -263,5 +264,5 @@ class Witness:
         num_cached = [len(readable) for readable in self.mirror.readable]
         assert manager.num_evictable_blocks == num_cached[0]
         assert manager.num_free_blocks() + num_cached[0] == capacities[0]
-        if capacities[1]:
-            assert manager.num_free_blocks(1) + num_cached[1] == capacities[1]
+        for tier in range(1, manager.num_tiers):
+            assert manager.num_free_blocks(tier) + num_cached[tier] == capacities[tier]

@@ -11,11 +11,11 @@ from kvsim.core.ops import Command, Completion, Gate, Member, Outcome, Place, Sl
 from kvsim.events import (
     AttemptEnded,
     BlocksDuplicated,
-    CacheCleared,
     EndReason,
     Event,
     RemoveCause,
     RequestAdmitted,
+    TierResized,
 )
 from kvsim.policies.rank import RankPolicy
 from kvsim.recording import rerun
@@ -111,7 +111,7 @@ def another(name: str, value: object) -> object:
     return 5  # a deadline where there was none
 
 
-ABSENT = {BlocksDuplicated, CacheCleared}
+ABSENT = {BlocksDuplicated, TierResized}
 """Kinds that the recorded run has none of. That they are read as written is tested elsewhere."""
 
 

@@ -9,15 +9,19 @@ from kvsim.backends.sim.backend import SimBackend
 
 if TYPE_CHECKING:
     from kvsim.backends.setup import BackendSetup
+    from kvsim.backends.sim.transfers import Links
 
 __all__ = ["SimBackend", "open_backend"]
 
 
 def open_backend(setup: BackendSetup) -> OpenBackend:
     """Return a simulator of the machine that the setup describes."""
+    links: Links = setup.host_link
+    if len(setup.tier_blocks) > 2 and setup.disk_link is not None:
+        links = {(0, 1): setup.host_link, (1, 2): setup.disk_link, (0, 2): setup.disk_link}
     backend = SimBackend(
         setup.cost,
-        links=setup.host_link,
+        links=links,
         num_ranks=setup.num_ranks,
         faults=setup.faults,
         seed=setup.seed,

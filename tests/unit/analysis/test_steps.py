@@ -114,7 +114,7 @@ class _Clerk:
             "num_waiting": len(self.scheduler._queue.waiting),  # noqa: SLF001
             "num_running": len(cache.live),
         }
-        for tier, name in zip(cache.tiers, ("gpu", "cpu"), strict=False):
+        for tier, name in zip(cache.tiers, ("gpu", "cpu", "disk"), strict=False):
             num_in = tier.copies.num_in
             row |= {
                 f"num_{name}_free_blocks": len(tier.pool.free),
@@ -129,7 +129,7 @@ class _Clerk:
 @pytest.mark.parametrize("seed", range(12))
 def test_every_row_is_what_the_manager_had(seed: int) -> None:
     story = make_story(Random(seed), max_requests=12)
-    mirror = EventMirror(2)
+    mirror = EventMirror(3)
     _, make, _ = policy_factory(story.policy)
     manager = CacheManager(
         story.cache,
@@ -148,12 +148,11 @@ def test_every_row_is_what_the_manager_had(seed: int) -> None:
     clerk = _Clerk(manager, scheduler)
     run(clerk, backend)
     backend.close()
-    gpu, cpu = story.cache.tier_blocks
     log = RunLog(
         events=mirror.events,
         turns=turns,
         requests=story.requests,
-        tier_blocks=(gpu, cpu) if cpu else (gpu,),
+        tier_blocks=tuple(filter(None, story.cache.tier_blocks)),
         clock="virtual",
     )
     steps = steps_frame(log)

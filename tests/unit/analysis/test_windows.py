@@ -53,7 +53,7 @@ def test_a_request_that_is_refused_is_a_query_that_finds_nothing() -> None:
     assert [query.num_tokens for query in queries(result.records, 4)] == [12, 12, 12]
     # Of 10, 10 and 6 tokens only the last fits in two blocks.
     assert [(q.num_tokens, q.num_hit_tokens) for q in queries(refused.records, 4)] == [
-        (10, (0, 0)), (10, (0, 0)), (6, (0, 0)),
+        (10, (0, 0, 0)), (10, (0, 0, 0)), (6, (0, 0, 0)),
     ]  # fmt: skip
 
 

@@ -71,6 +71,8 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     ev.BlocksFreed: st.builds(ev.BlocksFreed, ints, ids),
     ev.BlocksQuarantined: st.builds(ev.BlocksQuarantined, ints, ints, ids),
     ev.CacheCleared: st.builds(ev.CacheCleared, texts, ints),
+    ev.TierResized: st.builds(ev.TierResized, ints, ints),
+    ev.InterventionTaken: st.builds(ev.InterventionTaken, ints, ints, texts, texts, texts),
 }  # fmt: skip
 COMMANDS, ANSWERS, EVENTS = map(get_args, (ops.Command, ops.Answer, ev.Event))
 commands, answers, events = (
