@@ -90,6 +90,9 @@ class Attempt:
     duplicates
         Private blocks, by position in the table, that are being computed although `path` goes
         through a node with that content. They go when the computation is done.
+    loans
+        Ops between instances that use blocks of the table: up to which position each reads nodes,
+        and the private blocks it reads or writes.
     """
 
     __slots__ = (
@@ -99,6 +102,7 @@ class Attempt:
         "is_admitted",
         "keys",
         "layout",
+        "loans",
         "no_reload",
         "num_hit_blocks",
         "num_joined_blocks",
@@ -139,6 +143,7 @@ class Attempt:
         self.after: tuple[OpId, ...] = ()
         self.own_transfers: tuple[OpId, ...] = ()
         self.duplicates: dict[int, BlockId] = {}
+        self.loans: dict[OpId, tuple[int, list[BlockId]]] = {}
 
     @property
     def private_block_ids(self) -> list[BlockId]:

@@ -132,8 +132,7 @@ class Filler:
                     cache.rescue(node)
                 attempt.duplicates[depth] = block_id
                 self.num_duplicate_blocks += 1
-                if attempt not in forward.duplicates:
-                    forward.duplicates.append(attempt)
+                forward.duplicates.append((attempt, depth))
                 writer = cache.incoming_by.get(node) if state == INCOMING else None
                 if writer is not None and writer not in attempt.after:
                     # The table will name the node's block, so it must be there by then.

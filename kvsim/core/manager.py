@@ -16,6 +16,8 @@ from kvsim.core.cache import CacheState, OpenForward
 from kvsim.core.check import check_cache
 from kvsim.core.eviction import Evictor
 from kvsim.core.filling import Filler
+from kvsim.core.loans import Loans
+from kvsim.core.ops import OpIds
 from kvsim.core.ports import AccessInfo, PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 from kvsim.core.settlement import Settler
@@ -57,6 +59,13 @@ class CacheManager:
         Deadline of a Transfer after its issue; None: none.
     sink
         Where events go; None: nowhere.
+    new_op_id
+        Gives the ids of ops, where several managers share them; None: count from 1.
+
+    Attributes
+    ----------
+    loans
+        Ops that copy blocks from or to another instance.
     """
 
     def __init__(
@@ -69,6 +78,7 @@ class CacheManager:
         instance: int = 0,
         transfer_timeout_ns: int | None = None,
         sink: EventSink | None = None,
+        new_op_id: Callable[[], OpId] | None = None,
     ) -> None:
         shared: dict[str, object] = {}
 
@@ -89,7 +99,7 @@ class CacheManager:
         self._swap_batch = config.swap_batch
         self._low_watermark = config.low_watermark
         self._cache = CacheState(config, build, sink)
-        self._next_op_id = 0
+        self._new_op_id = new_op_id or OpIds()
         self._evictor = Evictor(
             self._cache,
             new_op_id=self.new_op_id,
@@ -99,6 +109,7 @@ class CacheManager:
         self._settler = Settler(self._cache, self.release)
         self._admitter = Admitter(self._cache, self._evictor, config.swap_batch)
         self._filler = Filler(self._cache)
+        self.loans = Loans(self._cache, self._filler)
 
     # -- queries
 
@@ -146,8 +157,7 @@ class CacheManager:
 
     def new_op_id(self) -> OpId:
         """Return the next op id; ids rise over the whole run."""
-        self._next_op_id += 1
-        return self._next_op_id
+        return self._new_op_id()
 
     def admit(self, attempt: Attempt, now: int) -> AdmitOutcome:
         """Match the attempt's keys and take every block it needs, all or nothing.
@@ -274,6 +284,8 @@ class CacheManager:
         cache.num_path_blocks -= len(attempt.path)
         attempt.is_admitted = False
         private, path = attempt.private_block_ids, attempt.path
+        if attempt.loans:
+            private = self.loans.leave(attempt, private)
         if reason is EndReason.RESTARTED and cache.incoming_by:
             # Whoever waited for these copies computes the blocks, unless they arrive after all.
             waited = [cache.tree.key_of[node] for node in path if node in cache.incoming_by]
@@ -299,6 +311,8 @@ class CacheManager:
 
     def settle(self, answer: Answer) -> list[Attempt]:
         """Take the answer to an op; return attempts that cannot go on and were released."""
+        if answer.op_id in self.loans.open_ops:
+            self.loans.close(answer)
         return self._settler.settle(answer)
 
     def keep_low_watermark(self, now: int) -> tuple[Transfer, ...]:
