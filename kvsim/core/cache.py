@@ -52,7 +52,8 @@ class OpenForward:
     """A Forward that has not settled: the nodes it writes, by attempt.
 
     `after` are the ops it waits for. `duplicates` are blocks, by attempt and position, that it
-    computes although their key is in the tree by now. `supersedes`: a node among `fills` has a copy below.
+    computes although their key is in the tree by now. `supersedes`: a node among `fills` has a
+    copy below.
     """
 
     __slots__ = ("after", "duplicates", "fills", "is_timed_out", "pins", "supersedes")

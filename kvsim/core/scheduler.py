@@ -48,7 +48,6 @@ class Scheduler:
         Number of the instance, named in ops.
     sink
         Where events go; None: nowhere.
-
     """
 
     def __init__(
@@ -176,15 +175,12 @@ class Scheduler:
 
     def _wake_up(self, now: int) -> None:
         for sequence in self._queue.take_arrivals(now):
-            self._refuse_or_queue(sequence, sequence.request.arrived_at)
+            if sequence.num_most_blocks <= self._allowed_blocks:
+                self.enqueue(sequence)
+            else:
+                self._ends.refuse(sequence, self._allowed_blocks, sequence.request.arrived_at)
         for request_id in self._queue.take_cancels(now):
             self.cancel(request_id, now)
-
-    def _refuse_or_queue(self, sequence: Sequence, now: int) -> None:
-        if sequence.num_most_blocks <= self._allowed_blocks:
-            self.enqueue(sequence)
-        else:
-            self._ends.refuse(sequence, self._allowed_blocks, now)
 
     def _may_change_batch(self) -> bool:
         return bool(
@@ -225,10 +221,8 @@ class Scheduler:
             commands += self._manager.keep_low_watermark(now)
         if draft.pieces or (num_steps > 0 and batch.num_members):
             timeout_ns = self._config.forward_timeout_ns
-            deadline_at = None if timeout_ns is None else now + timeout_ns
-            self._forward = draft.finish(
-                batch, self._manager, self._instance, num_steps, deadline_at
-            )
+            late_at = None if timeout_ns is None else now + timeout_ns
+            self._forward = draft.finish(batch, self._manager, self._instance, num_steps, late_at)
             self._pieces, self._is_stopping = draft.pieces, False
             self.num_forwards += 1
             commands.append(self._forward)
