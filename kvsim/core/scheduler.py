@@ -63,7 +63,7 @@ class Scheduler:
         self._config = config
         self._instance = instance
         capacity = manager.config.tier_blocks[0]
-        self._allowed_blocks = min(config.max_blocks_per_request or capacity, capacity)
+        self.allowed_blocks = min(config.max_blocks_per_request or capacity, capacity)
         self._queue = RequestQueue(arrivals, manager.config.block_size)
         self._running: dict[RequestId, Sequence] = {}  # in order of admission
         self._prefilling: list[Sequence] = []
@@ -175,10 +175,10 @@ class Scheduler:
 
     def _wake_up(self, now: int) -> None:
         for sequence in self._queue.take_arrivals(now):
-            if sequence.num_most_blocks <= self._allowed_blocks:
+            if sequence.num_most_blocks <= self.allowed_blocks:
                 self.enqueue(sequence)
             else:
-                self._ends.refuse(sequence, self._allowed_blocks, sequence.request.arrived_at)
+                self._ends.refuse(sequence, self.allowed_blocks, sequence.request.arrived_at)
         for request_id in self._queue.take_cancels(now):
             self.cancel(request_id, now)
 
