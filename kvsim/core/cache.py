@@ -270,7 +270,8 @@ class CacheState:
         for tier in self.tiers:
             if tier.copies.state[node] == READY and not tier.copies.holds[node]:
                 self.drop(tier, [node], CopyEvent.DROP)
-        if node in self.tree.detached and not self.tree.pins[node]:
+        is_held = self.tree.pins[node] or self.gpu.copies.state[node]  # by a reference, or an op
+        if node in self.tree.detached and not is_held:
             self.forget([node])
 
     # -- counts

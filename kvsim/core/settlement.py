@@ -95,7 +95,7 @@ class Settler:
         for _, nodes in forward.fills:
             gpu.copies.move(nodes, CopyEvent.WRITTEN)
             if cache.sink is not None:
-                cache.emit_stored(gpu, nodes)
+                cache.emit_stored(gpu, self._attached(nodes))
         for attempt, position in forward.duplicates:
             block_id = attempt.duplicates.pop(position, None)
             if block_id is not None:  # else the attempt has ended
