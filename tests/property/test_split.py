@@ -1,4 +1,4 @@
-"""Prefill and decode instances under random stories: all that is read was written, all comes back."""
+"""Prefill and decode instances under random stories: what is read was written, all comes back."""
 
 from __future__ import annotations
 
