@@ -72,6 +72,8 @@ class SplitScheduler:
 
     Attributes
     ----------
+    instances
+        By number.
     ended
         Every request that has come to an end, in that order.
     failures
@@ -93,7 +95,7 @@ class SplitScheduler:
         sink: EventSink | None = None,
     ) -> None:
         self._dispatcher = Dispatcher(instances, config.routing)
-        self._instances = {each.number: each for each in instances}
+        self.instances = {each.number: each for each in instances}
         self._computing = [each for each in instances if each.role is not Role.DECODE]
         self._decoding = [each for each in instances if each.role is Role.DECODE]
         self._config = config
@@ -111,7 +113,7 @@ class SplitScheduler:
         """Whether a request is left or an op has not settled."""
         if self._live or self._queue.next_at is not None:
             return True
-        return any(each.scheduler.has_work() for each in self._instances.values())
+        return any(each.scheduler.has_work() for each in self.instances.values())
 
     def next_wakeup_at(self) -> int | None:
         """Return the time of the next arrival, cancellation or deadline, if one is to come."""
@@ -129,9 +131,9 @@ class SplitScheduler:
             self._step_instance(each, commands, now)
         for command in commands:
             if isinstance(command, Forward):
-                self._owners[command.op_id] = self._instances[command.instance]
+                self._owners[command.op_id] = self.instances[command.instance]
             elif isinstance(command, Transfer) and command.op_id not in self._sends:
-                self._owners[command.op_id] = self._instances[command.source.instance]
+                self._owners[command.op_id] = self.instances[command.source.instance]
         self._reservations.forget_kept()
         return commands
 
@@ -288,7 +290,7 @@ class SplitScheduler:
         is_quiet = False
         while not is_quiet:
             is_quiet = True
-            for side in self._instances.values():
+            for side in self.instances.values():
                 ended = side.scheduler.ended
                 if ended:
                     is_quiet = False
