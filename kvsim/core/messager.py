@@ -136,6 +136,11 @@ class Messager:
         return len(self._tasks)
 
     @property
+    def open_write_numbers(self) -> frozenset[int]:
+        """Writes whose result is not known."""
+        return frozenset(self._writes)
+
+    @property
     def next_wakeup_at(self) -> int | None:
         """When `wake` must be called, if nothing comes before."""
         times = [each.task.deadline_at for each in self._tasks.values() if not each.is_reported]
