@@ -17,6 +17,8 @@ FAILURES = (
 )
 IDS = [
     *(f"seed:B1.{number}" for number in range(1, 34)),
+    *(f"seed:B2.{number}" for number in range(1, 13)),
+    *(f"seed:B3.{number}" for number in range(1, 14)),
     *(f"acceptance:P{number}" for number in range(1, 14)),
     *(f"failure:{name}" for name in FAILURES.split()),
     *(f"invariant:{number}" for number in range(1, 21)),

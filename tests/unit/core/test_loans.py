@@ -131,8 +131,9 @@ def test_a_copy_that_fails_is_taken_back_when_its_reader_has_failed_as_well() ->
     attempt = cache._cache.live[2]  # noqa: SLF001
     cache.loans.lend(attempt, 0, 1, S)
     stage.scheduler.cancel(2, 205)  # the reader holds the block that is to come
-    stage.answer(stage.transfer, Outcome.FAILED, at=210)
-    assert cache.has_open_ops
+    copy = stage.transfer
+    stage.answer(copy, Outcome.FAILED, at=210)
+    assert cache.is_open(copy.op_id)
     end(cache, S, Outcome.FAILED)
     assert not cache.has_open_ops
     assert cache.num_free_blocks() == 2
