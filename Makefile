@@ -16,6 +16,9 @@ VENV := .venv
 PY := $(VENV)/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --no-input install --quiet --constraint constraints.txt
 
+# No extra names it: its wheel declares torch, which it does not need.
+NIXL := nixl-cu12==1.5.1
+
 # The public traces are not part of the project: tests that need them skip where they are absent.
 ifeq ($(origin KVSIM_TRACES),undefined)
 ifneq ($(wildcard ../shared/traces),)
@@ -51,6 +54,7 @@ $(VENV)/.installed: $(VENV)/.created pyproject.toml constraints.txt
 $(VENV)/.installed-dev: $(VENV)/.created pyproject.toml constraints.txt
 	@echo "installing kvsim and the tools of its developers (a minute or two)"
 	@$(PIP) --editable '.[dev]'
+	@$(PIP) --no-deps $(NIXL) || echo "no $(NIXL) for this machine: the tests of rdma are skipped"
 	@touch $(VENV)/.installed $@
 
 demo: $(VENV)/.installed

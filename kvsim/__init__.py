@@ -14,16 +14,23 @@ from kvsim.version import __version__
 if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
     from kvsim.capacity import size
+    from kvsim.comparing import Comparison, compare
     from kvsim.engines import explain
+    from kvsim.hitrate.timed import attribute_misses
     from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
+    from kvsim.transfer_bench import bench_transfer
 
 __all__ = [
+    "Comparison",
     "ReplayConfig",
     "ReplayResult",
     "SweepConfig",
     "SweepResult",
     "__version__",
+    "attribute_misses",
+    "bench_transfer",
+    "compare",
     "explain",
     "load_trace",
     "replay",
@@ -33,10 +40,14 @@ __all__ = [
 ]
 
 _HOME: Final = {
+    "Comparison": ("kvsim.comparing", "Comparison"),
     "ReplayConfig": ("kvsim.api", "ReplayConfig"),
     "ReplayResult": ("kvsim.api", "ReplayResult"),
     "SweepConfig": ("kvsim.sweeping.run", "SweepConfig"),
     "SweepResult": ("kvsim.sweeping.run", "SweepResult"),
+    "bench_transfer": ("kvsim.transfer_bench", "bench_transfer"),
+    "attribute_misses": ("kvsim.hitrate.timed", "attribute_misses"),
+    "compare": ("kvsim.comparing", "compare"),
     "explain": ("kvsim.engines", "explain"),
     "load_trace": ("kvsim.trace.loading", "load"),
     "replay": ("kvsim.api", "replay"),

@@ -18,7 +18,8 @@ from kvsim.policies import policy_factory
 from kvsim.provenance import provenance
 from kvsim.recording import rerun
 from kvsim.replay_config import ReplayConfig
-from kvsim.result import RecordingFigures, ReplayResult, TraceFacts
+from kvsim.result import ReplayResult
+from kvsim.result_parts import RecordingFigures, TraceFacts
 from kvsim.run_file import load_run_file
 from kvsim.sizing import needed_blocks, resolve
 from kvsim.trace import Trace, annotate_next_use, load, load_sample
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from kvsim.core.ports import BlockPolicy, EvictionPolicy
     from kvsim.policies.registry import PolicyMaker
-    from kvsim.replay_config import Settings
+    from kvsim.settings import Settings
 
     AnyPolicy: TypeAlias = str | PolicyMaker | EvictionPolicy | BlockPolicy
 
@@ -66,7 +67,8 @@ def replay(
     config
         A `ReplayConfig` or the path of a run file (TOML).
     events
-        Whether to keep every decision of the core, as `result.events`.
+        Whether to keep every decision of the core and its turns: what `result.events`, `steps`,
+        `residency`, `kv_events`, `perfetto` and `kvsim.attribute_misses` need.
     record
         Path of a file for the turns of the engine, from which the run can be decided again
         (`kvsim.recording`).
@@ -98,6 +100,7 @@ def replay(
         trace=annotate_next_use(loaded) if needs_future else loaded,
         new_policy=new_policy,
         log=EventLog() if events else None,
+        turns=[] if events and not config.instant else None,
         progress=progress,
         record=record,
     )
@@ -225,6 +228,7 @@ def _result(
         tensors=outcome.tensors,
         notes=(*trace.repairs, *_notes(job, outcome.records), *outcome.notes),
         events=None if job.log is None else job.log.events,
+        turns=job.turns,
         provenance=provenance(
             trace=source,
             trace_sha256=trace.sha256,

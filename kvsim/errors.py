@@ -1,7 +1,8 @@
 """Every error kvsim raises on purpose.
 
 `UserError` and its subclasses carry one line for a person (what, where, the value seen, what would
-be right) and end a command with exit code 2. The others mean misuse of the Python API or a bug.
+be right) and end a command with exit code 2. `TransferError` is one line too, about workers that
+were lost, and ends it with 3. The others mean misuse of the Python API or a bug.
 """
 
 from __future__ import annotations
@@ -84,6 +85,13 @@ class BackendContractError(UserError):
     def __init__(self, sentence: str, problem: str) -> None:
         super().__init__(f'{problem}. The contract: "{sentence}"')
         self.sentence, self.problem = sentence, problem
+
+
+class TransferError(KvsimError, RuntimeError):
+    """Work that could not be carried out: a worker was lost, or says what makes no sense.
+
+    Nothing is wrong with the input; a command ends with exit code 3.
+    """
 
 
 class StalledError(KvsimError, RuntimeError):

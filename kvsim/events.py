@@ -81,6 +81,26 @@ class FillIssued(NamedTuple):
     block_ids: tuple[BlockId, ...]
 
 
+class RequestGrown(NamedTuple):
+    """A decoding attempt got more private GPU blocks."""
+
+    request_id: RequestId
+    attempt: int
+    block_ids: tuple[BlockId, ...]
+
+
+class BlocksDuplicated(NamedTuple):
+    """An attempt computes these blocks although their keys were in the tree when it came to them.
+
+    Its own copies stay private, and go when it has computed them.
+    """
+
+    request_id: RequestId
+    attempt: int
+    keys: tuple[BlockKey, ...]
+    block_ids: tuple[BlockId, ...]
+
+
 class TransferIssued(NamedTuple):
     """A batch of copies was ordered."""
 
@@ -117,14 +137,52 @@ class BlocksRemoved(NamedTuple):
     cause: RemoveCause
 
 
+class BlocksKept(NamedTuple):
+    """Copies on their way out of a tier stay after all: hit again, or the write-back failed."""
+
+    tier: TierIndex
+    keys: tuple[BlockKey, ...]
+
+
+class BlocksFreed(NamedTuple):
+    """Blocks became free that nobody could read.
+
+    Their copy was never written, was of no use any more, or had been taken out of the tree.
+    """
+
+    tier: TierIndex
+    block_ids: tuple[BlockId, ...]
+
+
+class BlocksQuarantined(NamedTuple):
+    """Blocks that a timed-out op may still touch are set apart until it has settled."""
+
+    op_id: OpId
+    tier: TierIndex
+    block_ids: tuple[BlockId, ...]
+
+
+class CacheCleared(NamedTuple):
+    """Every block has left the index of every tier: a flush, or other weights (`version`)."""
+
+    reason: str
+    version: int
+
+
 Event: TypeAlias = (
     RequestRefused
     | RequestAdmitted
     | AttemptEnded
     | RequestEnded
+    | RequestGrown
     | FillIssued
+    | BlocksDuplicated
     | TransferIssued
     | OpAnswered
     | BlocksStored
     | BlocksRemoved
+    | BlocksKept
+    | BlocksFreed
+    | BlocksQuarantined
+    | CacheCleared
 )

@@ -14,6 +14,7 @@ from kvsim.analysis.records import (
     record_of,
     record_of_instant,
 )
+from kvsim.analysis.timeline import TimelineBackend
 from kvsim.backends import open_backend
 from kvsim.backends.setup import BackendSetup, Clock, ForwardTime
 from kvsim.building import build_core, build_manager
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from os import PathLike
 
     from kvsim.analysis.records import EventLog
+    from kvsim.analysis.timeline import TurnRecord
     from kvsim.backends.setup import TensorFigures
     from kvsim.core.engine import TurnObserver
     from kvsim.core.ops import Answer, Command
@@ -45,7 +47,10 @@ _LONGEST_NS: Final = 10 * 10**9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What is to be replayed, with what, who watches, and the file that its turns go to."""
+    """What is to be replayed, with what, who watches, and the file that its turns go to.
+
+    `log` and `turns` take the events and the turns of the run; without the first, no second.
+    """
 
     config: ReplayConfig
     trace: Trace
@@ -53,6 +58,7 @@ class Job:
     log: EventLog | None = None
     progress: Callable[[int, int], None] | None = None
     record: str | PathLike[str] | None = None
+    turns: list[TurnRecord] | None = None
 
     @property
     def cost(self) -> RooflineCost:
@@ -80,8 +86,15 @@ class Job:
             seed=config.seed,
             shape=config.shape or "tiny",
             device=config.device or "cpu",
+            model=config.model_shape,
+            kv_dtype=str(config.kv_dtype),
+            layout=config.layout or "block-major",
+            extra_layers=config.extra_layers or 0,
+            expand_ratio=1.0 if config.expand_ratio is None else config.expand_ratio,
             forward=config.forward_time,
             time_scale=scale if isinstance(scale, int | float) else 1.0,
+            workers=config.worker_kind,
+            worker_timeout_ns=config.longest_silence_ns,
         )
 
 
@@ -147,6 +160,8 @@ def _run_timed(
         observer = ProgressLog(transfers, scheduler.ended, job.tell)
     opened = open_backend(job.config.backend, setup)
     backend = around(opened.backend)
+    if job.log is not None and job.turns is not None:
+        backend = TimelineBackend(backend, job.log.events, job.turns)
     try:
         num_turns = run(scheduler, backend, observer=observer)
     finally:

@@ -25,6 +25,7 @@ from kvsim.building import build_core
 from kvsim.collector import paused_collector
 from kvsim.core.engine import run
 from kvsim.errors import ConfigError, MisuseError, UnknownNameError, UserError
+from kvsim.kept_run import Keeper
 from kvsim.policies import policy_factory
 from kvsim.run_file import config_of
 from kvsim.saving import new_files
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from kvsim.backends.turn_codec import Settings, Turn
     from kvsim.core.ports import Backend, BlockPolicy, EventSink, EvictionPolicy, PolicyContext
+    from kvsim.kept_run import KeptRun
     from kvsim.policies.registry import PolicyMaker
     from kvsim.replay_config import ReplayConfig
 
@@ -148,12 +150,15 @@ class Rerun:
     error
         What the core raised now, with its traceback, or the `DivergenceError` raised where the
         decision was made; None: nothing.
+    kept
+        What came of the rerun, if it was to be kept.
     """
 
     turns: int
     difference: str | None
     failure: Failure | None
     error: Exception | None
+    kept: KeptRun | None = None
 
     @property
     def identical(self) -> bool:
@@ -170,6 +175,7 @@ def rerun(
     path: str | PathLike[str],
     *,
     policy: str | PolicyMaker | EvictionPolicy | BlockPolicy | None = None,
+    keep: bool = False,
 ) -> Rerun:
     """Feed a recording to the core and compare what it decides with what was decided.
 
@@ -183,6 +189,8 @@ def rerun(
         The recording.
     policy
         As in `kvsim.replay`. Default: the recorded one, by its name.
+    keep
+        Whether to keep events and turns, as `Rerun.kept`.
 
     Raises
     ------
@@ -196,14 +204,15 @@ def rerun(
         new_policy, needs_future = _policy(config, policy, recording.path)
         turns = iter(recording)
         backend = RecordedBackend(turns)
+        kept = Keeper(backend) if keep else None
         with paused_collector(), _Outcome() as outcome:
             _, scheduler = build_core(
                 config,
                 annotate_next_use(trace) if needs_future else trace,
                 new_policy,
-                sink=backend,
+                sink=backend if kept is None else kept,
             )
-            run(scheduler, backend)
+            run(scheduler, backend if kept is None else kept.backend)
         error = outcome.error
         if isinstance(error, RecordingError | MemoryError):
             raise error
@@ -215,6 +224,7 @@ def rerun(
         difference=difference,
         failure=end.failure,
         error=None if isinstance(error, RecordingOverError) else error,
+        kept=None if kept is None else kept.run(config, trace, scheduler.ended),
     )
 
 

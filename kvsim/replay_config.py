@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from math import isfinite
-from typing import TYPE_CHECKING, Final, TypeAlias, TypedDict, TypeGuard, TypeVar, cast
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard, TypeVar, cast
 
 from kvsim.backends import find_backend
-from kvsim.backends.setup import Clock, ForwardTime
+from kvsim.backends.setup import LONGEST_SILENCE_NS, Clock, ForwardTime, Workers
 from kvsim.config import CacheConfig, FaultConfig, SchedulerConfig, SwapIn
 from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
@@ -17,6 +17,8 @@ from kvsim.types import PartialRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from kvsim.settings import Settings
 
     JsonValue: TypeAlias = (
         bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
@@ -75,14 +77,25 @@ class ReplayConfig:
     backend
         What carries the decisions out: "sim" in virtual time, or "paddle" with real tensors.
     shape, device, ranks
-        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, "cpu" or "gpu:N", and the
-        number of workers that share the heads. Default: "tiny" on one rank on the CPU, whatever
-        the machine has, so that a run does not change with it.
+        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES` or "model" for the cache of
+        `model` itself, "cpu" or "gpu:N", and the number of workers that share the heads. Default:
+        "tiny" on one rank on the CPU, whatever the machine has, so that a run does not change
+        with it. Values are of the type `kv_dtype`.
+    layout
+        Of real tensors: "block-major" (the default: a block is one piece of memory) or
+        "layer-major" (a tensor for each layer's K and V).
+    extra_layers, expand_ratio
+        Of real tensors: layers of a draft model for speculative decoding (default: 0), and the
+        blocks they have for each block of the others (default: 1).
+    workers, worker_timeout_ns
+        Of real tensors: whether the ranks are "threads" (the default) or "processes"; and how long
+        a process may leave a question unanswered before it counts as lost (default: 30 s).
     time_scale
         On the wall clock: by how much arrivals and steps are faster than in the trace, or "auto"
         (the default): so much that neither takes more than ten seconds.
     forward
-        On the wall clock: whether a step takes its "cost" (the default), or "none" at all.
+        On the wall clock: whether a step takes its "cost" (the default), "none" at all, or what
+        a real "attention" step over the block tables takes.
 
     Raises
     ------
@@ -126,14 +139,19 @@ class ReplayConfig:
     settle_ns: int = _FAULTS.settle_ns
     backend: str = "sim"
     shape: str | None = None
+    layout: str | None = None
+    extra_layers: int | None = None
+    expand_ratio: float | None = None
     device: str | None = None
     ranks: int | None = None
+    workers: str | None = None
+    worker_timeout_ns: int | None = None
     time_scale: float | str | None = None
     forward: str | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes()
-        for name in ("policy", "swap_in", "format", "partial", "backend", "shape", "device"):
+        for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
                 raise ConfigError(f"{name} must be text, not {value!r}")
@@ -207,6 +225,17 @@ class ReplayConfig:
         """What a step takes on the wall clock."""
         return _choice("forward", self.forward or ForwardTime.COST.value, ForwardTime)
 
+    @property
+    def worker_kind(self) -> Workers:
+        """What the ranks of real tensors are."""
+        return _choice("workers", self.workers or Workers.THREADS.value, Workers)
+
+    @property
+    def longest_silence_ns(self) -> int:
+        """How long a worker process may leave a question unanswered."""
+        timeout_ns = self.worker_timeout_ns
+        return LONGEST_SILENCE_NS if timeout_ns is None else timeout_ns
+
     def scheduler(self) -> SchedulerConfig:
         """Return the scheduler's part."""
         return SchedulerConfig(
@@ -221,6 +250,11 @@ class ReplayConfig:
             forward_timeout_ns=self.forward_timeout_ns,
         )
 
+    @property
+    def tier_blocks(self) -> tuple[int, ...]:
+        """Blocks of each tier that there is, the GPU first."""
+        return (self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else []))
+
     def cache(self, *, block_size: int) -> CacheConfig:
         """Return the cache manager's part; a size that is not known yet counts as the smallest.
 
@@ -232,7 +266,7 @@ class ReplayConfig:
             swap_batch, low_watermark = swap_batch or 1, low_watermark or 0
         return CacheConfig(
             block_size=block_size,
-            tier_blocks=(self.gpu_blocks or 1, *([self.cpu_blocks] if self.cpu_blocks else [])),
+            tier_blocks=self.tier_blocks,
             swap_batch_blocks=swap_batch,
             low_watermark_blocks=low_watermark,
             keep_outputs=self.keep_outputs,
@@ -260,15 +294,8 @@ class ReplayConfig:
 
     def simulated(self) -> ReplayConfig:
         """Return the same settings for the simulator."""
-        return replace(
-            self,
-            backend="sim",
-            shape=None,
-            device=None,
-            ranks=None,
-            time_scale=None,
-            forward=None,
-        )
+        settings = {"backend": "sim", **dict.fromkeys(_WALL_CLOCK_ONLY)}
+        return replace(self, **cast("Settings", settings))
 
     def to_dict(self) -> dict[str, JsonValue]:
         """Return the settings as JSON values; a model or machine of your own as an object."""
@@ -291,13 +318,17 @@ class ReplayConfig:
                 f"instant means without time, and backend {self.backend!r} runs on the wall clock:"
                 " leave one of them out"
             )
-        if self.ranks is not None:
-            check_int("ranks", self.ranks, 1)
+        for name, least in (("ranks", 1), ("extra_layers", 0), ("worker_timeout_ns", 1)):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name), least)
+        ratio = self.expand_ratio
+        if ratio is not None and (not _is_number(ratio) or not isfinite(ratio) or ratio < 1):
+            raise ConfigError(f"expand_ratio must be a number of at least 1, not {ratio!r}")
         scale = self.time_scale
         is_number = _is_number(scale) and isfinite(scale) and scale > 0
         if scale is not None and scale != AUTO and not is_number:
             raise ConfigError(f"time_scale must be a number above 0 or 'auto', not {scale!r}")
-        _ = self.forward_time
+        _ = self.forward_time, self.worker_kind
 
     def _check_sizes(self) -> None:
         for one, other in _EITHER_OR:
@@ -315,50 +346,15 @@ class ReplayConfig:
                 raise ConfigError(f"{name} must be a number of GiB, at least 0, not {value!r}")
 
 
-class Settings(TypedDict, total=False):
-    """The fields of `ReplayConfig`, but for `policy`, as keyword arguments. None: not given."""
-
-    gpu_blocks: int | None
-    cpu_blocks: int | None
-    gpu_gib: float | None
-    cpu_gib: float | None
-    swap_batch_blocks: int | None
-    low_watermark_blocks: int | None
-    keep_outputs: bool
-    model: str | ModelShape
-    hardware: str | Hardware
-    kv_dtype: str | int
-    format: str | None
-    partial: str | None
-    limit: int | None
-    block_size: int | None
-    warmup: float
-    seed: int
-    instant: bool
-    token_budget: int
-    max_running: int
-    decode_reserve_blocks: int
-    grow_blocks: int
-    max_blocks_per_request: int | None
-    swap_in: str
-    max_attempts: int
-    transfer_timeout_ns: int | None
-    forward_timeout_ns: int | None
-    fail_rate: float
-    delay_rate: float
-    hang_rate: float
-    delay_ns: int
-    settle_ns: int
-    backend: str
-    shape: str | None
-    device: str | None
-    ranks: int | None
-    time_scale: float | str | None
-    forward: str | None
-
-
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
-_WALL_CLOCK_ONLY: Final = ("shape", "device", "ranks", "time_scale", "forward")
+_TEXTS: Final = (
+    "policy", "swap_in", "format", "partial", "backend", "shape", "layout", "device", "workers",
+    "forward",
+)  # fmt: skip
+_WALL_CLOCK_ONLY: Final = (
+    "shape", "layout", "extra_layers", "expand_ratio", "device", "ranks", "workers",
+    "worker_timeout_ns", "time_scale", "forward",
+)  # fmt: skip
 """Settings that mean nothing in virtual time."""
 
 _EITHER_OR: Final = (("gpu_blocks", "gpu_gib"), ("cpu_blocks", "cpu_gib"))

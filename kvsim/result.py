@@ -6,8 +6,7 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from html import escape
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING
 
 from kvsim.analysis.metrics import (
     DEFINITIONS,
@@ -22,48 +21,25 @@ from kvsim.analysis.metrics import (
 )
 from kvsim.core.sequence import Status
 from kvsim.errors import UserError
-from kvsim.saving import new_files
+from kvsim.result_parts import RecordingFigures, TierFigures, TraceFacts
+from kvsim.saving import new_files, write_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from os import PathLike
 
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from kvsim.analysis.kv_events import KvEvent
+    from kvsim.analysis.metric_names import Totals
     from kvsim.analysis.records import RequestRecord, TransferRecord
+    from kvsim.analysis.steps import RunLog
+    from kvsim.analysis.timeline import TurnRecord
     from kvsim.backends.setup import TensorFigures
     from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
-
-
-HIT_HEADS: Final = ("hits", "GPU", "CPU", "of", "rate")
-
-
-class RecordingFigures(TypedDict):
-    """Turns that were recorded, and whether the core decided the same again; None: not tried."""
-
-    turns: int
-    identical: bool | None
-
-
-class TierFigures(TypedDict):
-    """One tier: its size, its part of the hits, and those whose copy was still being written."""
-
-    capacity_blocks: int
-    hits: dict[str, HitFigure]
-    in_flight_hit_blocks: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceFacts:
-    """What was replayed."""
-
-    name: str
-    format: str
-    block_size: int
-    partial: str
-    num_requests: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -86,8 +62,9 @@ class ReplayResult:
         Bytes of a block on each rank, K and V, and how many ranks there are.
     notes
         What a reader of the figures should know.
-    events
-        Every decision of the core in order; None unless asked for.
+    events, turns
+        Every decision of the core in order, and the turns of the engine that they were made in;
+        None unless asked for. An instant replay has no turns.
     provenance
         Where the result comes from. In virtual time nothing else differs between two runs.
     tensors
@@ -108,6 +85,7 @@ class ReplayResult:
     notes: tuple[str, ...]
     provenance: Provenance
     events: list[Event] | None = None
+    turns: list[TurnRecord] | None = None
     tensors: TensorFigures | None = None
     recording: RecordingFigures | None = None
 
@@ -222,6 +200,97 @@ class ReplayResult:
             clock=self.clock,
         )
 
+    @property
+    def log(self) -> RunLog:
+        """The events of the run and when they happened. Needs `events=True` and a clock."""
+        from kvsim.analysis.steps import RunLog
+
+        if self.events is None or self.turns is None:
+            raise UserError(
+                "an instant replay has no clock: nothing happens at any time"
+                if self.config.instant
+                else "the events of this run were not kept: ask for them with events=True"
+            )
+        return RunLog(
+            events=self.events,
+            turns=self.turns,
+            requests=[record.request for record in self.records],
+            tier_blocks=self.config.tier_blocks,
+            clock=self.clock,
+        )
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a Forward, in the order in which they were submitted. Needs `events=True`."""
+        from kvsim.analysis.steps import steps_frame
+
+        return steps_frame(self.log)
+
+    @cached_property
+    def residency(self) -> pd.DataFrame:
+        """What the blocks of each tier are used for over time. Needs `events=True`."""
+        from kvsim.analysis.steps import residency_frame
+
+        return residency_frame(self.log)
+
+    def metrics(self, *, names: str = "kvsim", window: int = 10_000) -> dict[str, int | float]:
+        """Return the counters and gauges at the end of the run, by name (docs/metrics.md).
+
+        Parameters
+        ----------
+        names
+            Whose names they have: "kvsim", "fastdeploy" or "vllm".
+        window
+            Requests after which the ratios of the window begin anew.
+        """
+        from kvsim.analysis.metric_names import metrics
+
+        return metrics(self._totals(window), names)
+
+    def gauges(self, *, names: str = "kvsim", window: int = 10_000) -> pd.DataFrame:
+        """Return the gauges at every Forward, a column each. Needs `events=True`."""
+        from kvsim.analysis.gauges import gauges_frame
+
+        return gauges_frame(self._totals(window), self.steps, names, window)
+
+    def hit_windows(self, *, window: int = 10_000) -> pd.DataFrame:
+        """Return one row for each window of so many requests: what they asked for and found."""
+        from kvsim.analysis.windows import queries, windows, windows_frame
+
+        found = windows(queries(self.records, self.trace.block_size), window)
+        return windows_frame(found, num_tiers=len(TIER_NAMES), clock=self.clock)
+
+    def _totals(self, window: int) -> Totals:
+        from kvsim.analysis.metric_names import totals_of
+
+        return totals_of(
+            self.records,
+            block_size=self.trace.block_size,
+            window=window,
+            tier_blocks=self.config.tier_blocks,
+            events=self.events,
+        )
+
+    def kv_events(self) -> Iterator[KvEvent]:
+        """Yield what a router would be told of the cache's contents, in vLLM's terms.
+
+        Raises
+        ------
+        UserError
+            If the events were not kept.
+        """
+        from kvsim.analysis.kv_events import kv_events_of
+
+        return kv_events_of(self.events, self.turns, self.records, self.trace.block_size)
+
+    def perfetto(self, path: str | PathLike[str]) -> None:
+        """Write the run as a timeline that ui.perfetto.dev shows. Needs `events=True`."""
+        from kvsim.analysis.perfetto import perfetto_lines
+
+        log = self.log
+        lines = perfetto_lines(log, self.records, num_ranks=self.num_ranks, name=self.title)
+        write_lines(path, lines)
+
     def plot_ttft(self, *, ax: Axes | None = None) -> Axes:
         """Draw how the time to first token is distributed; return the axes.
 
@@ -270,76 +339,25 @@ class ReplayResult:
         )
 
     def hit_rows(self) -> list[tuple[str, ...]]:
-        """Return the table of hits as text, under `HIT_HEADS`."""
-        return [
-            (
-                name,
-                f"{counts.gpu:,}",
-                f"{counts.cpu:,}",
-                f"{counts.total:,}",
-                f"{counts.figure()['rate']:.2%}",
-            )
-            for name, counts in self._hit_counts.items()
-        ]
+        """Return the table of hits as text, under `kvsim.result_text.HIT_HEADS`."""
+        from kvsim.result_text import hit_rows
+
+        return hit_rows(self._hit_counts)
 
     def fact_rows(self) -> list[tuple[str, str]]:
         """Return the other figures as text: name and value."""
-        config, ends = self.config, self.num_requests
-        rows = [
-            ("capacity", f"{config.gpu_blocks:,} GPU blocks, {config.cpu_blocks:,} CPU blocks"),
-            ("requests", ", ".join(f"{n:,} {end}" for end, n in ends.items() if n)),
-        ]
-        if self._num_warmup:
-            rows.append(("warm-up", f"the first {self._num_warmup:,} are not in the hits"))
-        if self.ttft_ms is not None:
-            figures = ", ".join(f"{name} {value:,.1f}" for name, value in self.ttft_ms.items())
-            rows.append(("TTFT (ms)", figures))
-        for direction, swap in (self.swaps or {}).items():
-            if swap["count"]:
-                text = (
-                    f"{swap['blocks']:,} blocks in {swap['done']:,} transfers,"
-                    f" {swap['bytes'] / 2**30:,.1f} GiB, {swap['busy_ms'] / 1000:,.1f} s busy"
-                )
-                if swap["done"] < swap["count"]:
-                    text += f"; {swap['count'] - swap['done']:,} transfers failed"
-                rows.append((direction.replace("_", "-"), text))
-        if self.tensors is not None:
-            rows.append(("tensors", self._tensor_text()))
-        if self.recording is not None:
-            same = {None: "", True: ", identical when replayed", False: ", NOT identical"}
-            turns = self.recording["turns"]
-            rows.append(("recording", f"{turns:,} turns{same[self.recording['identical']]}"))
-        if self.num_preemptions:
-            rows.append(("preemptions", f"{self.num_preemptions:,}"))
-        if self.num_duplicate_blocks:
-            rows.append(("duplicates", f"{self.num_duplicate_blocks:,} blocks computed twice"))
-        return rows
+        from kvsim.result_text import fact_rows
 
-    def _tensor_text(self) -> str:
-        tensors, config = self.tensors, self.config
-        if tensors is None:
-            return ""
-        ranks = "1 rank" if self.num_ranks == 1 else f"{self.num_ranks} ranks"
-        return (
-            f"{tensors['wrong_bytes']:,} wrong bytes in {tensors['blocks_checked']:,} blocks read,"
-            f" {tensors['blocks_swapped']:,} swapped; {ranks} on {config.device},"
-            f" {config.time_scale:,} x as fast"
-        )
+        return fact_rows(self, num_warmup=self._num_warmup)
 
     def __repr__(self) -> str:
         rate = self.hits["prefix_token"]["rate"]
         return f"<ReplayResult {self.title}; prefix_token {rate:.2%}>"
 
     def _repr_html_(self) -> str:
-        head = "".join(f"<th>{name}</th>" for name in HIT_HEADS)
-        hits = "".join(_html_row(row) for row in self.hit_rows())
-        facts = "".join(_html_row(row) for row in self.fact_rows())
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        return (
-            f"<p><b>{escape(self.title)}</b> (clock: {self.clock}, seed {self.config.seed})</p>"
-            f"<table><thead><tr>{head}</tr></thead><tbody>{hits}</tbody></table>"
-            f"<table><tbody>{facts}</tbody></table>{f'<ul>{notes}</ul>' if notes else ''}"
-        )
+        from kvsim.result_text import html
+
+        return html(self)
 
     # -- files
 
@@ -368,9 +386,3 @@ class ReplayResult:
                 figure = new_figure()
                 plot(ax=figure.add_subplot())
                 figure.savefig(folder / f"{name}.png", dpi=130)
-
-
-def _html_row(cells: tuple[str, ...]) -> str:
-    first, *others = cells
-    right = "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in others)
-    return f'<tr><td style="text-align:left">{escape(first)}</td>{right}</tr>'

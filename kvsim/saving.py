@@ -1,4 +1,4 @@
-"""Write a folder of files so that none of them is ever seen half written."""
+"""Write files, one or a folder of them, so that none is ever seen half written."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from kvsim.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from os import PathLike
 
 
@@ -72,6 +72,39 @@ def new_files(path: str | PathLike[str], *, last: str) -> Iterator[Path]:
         for step in reversed(undo):
             with suppress(OSError):
                 step()
+
+
+def write_lines(path: str | PathLike[str], lines: Iterable[str]) -> None:
+    """Write a text file, which appears at `path` when it is complete. Lines bring their ends.
+
+    Raises
+    ------
+    UserError
+        If `path` is a folder, or cannot be written to.
+    """
+    file = check_file(path)
+    with (
+        new_files(file.absolute().parent, last=file.name) as folder,
+        (folder / file.name).open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        stream.writelines(lines)
+
+
+def check_file(path: str | PathLike[str]) -> Path:
+    """Return `path` if a file could be written there; changes nothing.
+
+    Raises
+    ------
+    UserError
+        If it is a folder, or its folder cannot be written to.
+    """
+    file = Path(path)
+    if "\0" in str(path):
+        raise UserError(f"{str(path)!a}: not the name of a file")
+    if file.is_dir():
+        raise UserError(f"{file}: cannot save there: it is a folder; name a file")
+    check_folder(file.absolute().parent)
+    return file
 
 
 def _problem(folder: Path, error: OSError) -> UserError:

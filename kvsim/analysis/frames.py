@@ -36,6 +36,8 @@ REQUEST_COLUMNS: Final = {
     "num_attempts": "int64",
     "num_preemptions": "int64",
     "num_rematched_blocks": "int64",
+    "interrupted_ms": "float64",
+    "interrupted_before_token_ms": "float64",
     "clock": "string",
 }
 """Column of the requests' frame -> dtype. Capital letters: may be missing."""
@@ -89,11 +91,13 @@ def requests_frame(
             record.num_attempts,
             record.num_preemptions,
             record.num_rematched_blocks,
+            record.interrupted_ns / _NS_PER_MS,
+            record.interrupted_before_token_ns / _NS_PER_MS,
             clock,
         )
         for record in records
     ]
-    return _frame(rows, REQUEST_COLUMNS)
+    return frame_of(rows, REQUEST_COLUMNS)
 
 
 def transfers_frame(
@@ -122,10 +126,10 @@ def transfers_frame(
         )
         for record in records
     ]
-    return _frame(rows, TRANSFER_COLUMNS)
+    return frame_of(rows, TRANSFER_COLUMNS)
 
 
-def _frame(rows: Iterable[tuple[object, ...]], columns: dict[str, str]) -> pd.DataFrame:
+def frame_of(rows: Iterable[tuple[object, ...]], columns: dict[str, str]) -> pd.DataFrame:
     """Return the rows column by column: one without rows keeps its dtype."""
     values = list(zip(*rows, strict=True)) or [()] * len(columns)
     return pd.DataFrame(

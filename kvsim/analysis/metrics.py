@@ -12,9 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from kvsim.analysis.records import RequestRecord, TransferRecord
+    from kvsim.types import TierIndex
 
 TIER_NAMES: Final = ("gpu", "cpu")
 """By tier index."""
+
+
+def tier_name(tier: TierIndex) -> str:
+    """Return the name of a tier; one beyond those that have names is called by its number."""
+    return TIER_NAMES[tier] if tier < len(TIER_NAMES) else f"tier{tier}"
+
 
 DEFINITIONS: Final = {
     "block": "hit blocks / block references",

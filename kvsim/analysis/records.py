@@ -22,7 +22,9 @@ class RequestRecord(NamedTuple):
 
     Hits are leading blocks of the prompt, as the first admission found them;
     `num_in_flight_hit_blocks` of the GPU's were still being written then. What later attempts
-    found again is in `num_rematched_blocks` only.
+    found again is in `num_rematched_blocks` only. `interrupted_ns` is the time from losing its
+    blocks (to others, or by a failure) to having computed them again, all times together; what of
+    it was before the first token is in `interrupted_before_token_ns`.
     """
 
     request: Request
@@ -37,6 +39,13 @@ class RequestRecord(NamedTuple):
     num_attempts: int = 0
     num_preemptions: int = 0
     num_rematched_blocks: int = 0
+    interrupted_ns: int = 0
+    interrupted_before_token_ns: int = 0
+
+    @property
+    def num_hit_blocks_by_tier(self) -> tuple[int, ...]:
+        """Blocks hit at the first admission, in each tier that can be hit, the GPU first."""
+        return self.num_gpu_hit_blocks, self.num_cpu_hit_blocks
 
 
 class TransferRecord(NamedTuple):
@@ -73,6 +82,8 @@ def record_of(sequence: ScheduledRequest) -> RequestRecord:
         sequence.num_attempts,
         sequence.num_preemptions,
         sequence.num_rematched_blocks,
+        sequence.interrupted_ns,
+        sequence.interrupted_before_token_ns,
     )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvsim.config import FaultConfig, LinkConfig
     from kvsim.core.ports import Backend
-    from kvsim.cost import CostModel
+    from kvsim.cost import CostModel, ModelShape
     from kvsim.types import Request
 
 
@@ -31,6 +31,21 @@ class ForwardTime(StrEnum):
     """What the cost model says, divided by the time scale."""
     NONE = "none"
     """Nothing: the run is as fast as the engine and the copies allow."""
+    ATTENTION = "attention"
+    """What it takes to attend, in every layer, to all that the requests' block tables hold."""
+
+
+class Workers(StrEnum):
+    """What the ranks of real tensors are."""
+
+    THREADS = "threads"
+    """Of this process: there at once, and they share one interpreter with the engine."""
+    PROCESSES = "processes"
+    """Each with its memory: they take seconds to start, and run beside the engine."""
+
+
+LONGEST_SILENCE_NS: Final = 30 * 10**9
+"""Default of `worker_timeout_ns`: far above the longest piece of work of a rank, a layer's copy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +65,22 @@ class BackendSetup:
     faults, seed
         What goes wrong, and the seed that decides where.
     shape, device
-        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, and "cpu" or "gpu:N".
+        Of real tensors: a name of `kvsim.backends.paddle.shape.SHAPES`, or "model"; and "cpu" or
+        "gpu:N".
+    model, kv_dtype
+        The model that the shape "model" is of, and the name of the type of a KV value.
+    layout, extra_layers, expand_ratio
+        The order of the memory of real tensors, "block-major" or "layer-major"; layers of a draft
+        model, and its blocks for each of the others.
     forward, time_scale
         On the wall clock: what a step takes, and by what the arrivals were, and the steps are to
         be, divided.
     record_layers
         Whether answers that are DONE carry `layers_finished_at`.
+    workers
+        What the ranks of real tensors are.
+    worker_timeout_ns
+        How long a worker process may leave a question unanswered before it counts as lost.
     """
 
     requests: Sequence[Request]
@@ -68,9 +93,16 @@ class BackendSetup:
     seed: int
     shape: str = "tiny"
     device: str = "cpu"
+    model: ModelShape | None = None
+    kv_dtype: str = "bf16"
+    layout: str = "block-major"
+    extra_layers: int = 0
+    expand_ratio: float = 1.0
     forward: ForwardTime = ForwardTime.COST
     time_scale: float = 1.0
     record_layers: bool = False
+    workers: Workers = Workers.THREADS
+    worker_timeout_ns: int = LONGEST_SILENCE_NS
 
 
 class TensorFigures(TypedDict):

@@ -6,7 +6,21 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep, trace
+from kvsim.cli import (
+    bench_transfer,
+    bench_transport,
+    check_policy,
+    check_transport,
+    compare,
+    curve,
+    explain,
+    plane,
+    replay,
+    rerun,
+    size,
+    sweep,
+    trace,
+)
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -17,12 +31,16 @@ if TYPE_CHECKING:
 COMMANDS = {
     "replay": replay,
     "rerun": rerun,
+    "compare": compare,
     "curve": curve,
     "plane": plane,
     "size": size,
     "explain": explain,
     "sweep": sweep,
+    "bench-transfer": bench_transfer,
     "check-policy": check_policy,
+    "check-transport": check_transport,
+    "bench-transport": bench_transport,
     "trace": trace,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from argparse import BooleanOptionalAction
 from typing import TYPE_CHECKING, Final
 
 from kvsim.cli.engine import add_engine_argument
+from kvsim.cli.observing import add_observing_arguments
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -60,14 +62,19 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
     },
     "backend": {
         "backend": (str, "sim, in virtual time, or paddle, with real tensors; default: sim"),
-        "shape": (str, "shape of the tensors of a block; default: tiny"),
+        "shape": (str, "shape of a block: tiny, tiny-mla, small, or model; default: tiny"),
+        "layout": (str, "order of the memory: block-major or layer-major; default: block-major"),
+        "extra_layers": (int, "layers of a draft model in each block; default: 0"),
+        "expand_ratio": (float, "blocks of those layers for each of the others; default: 1"),
         "device": (str, "where the GPU tier is: cpu or gpu:N; default: cpu"),
         "ranks": (int, "workers that share the heads of the tensors; default: 1"),
+        "workers": (str, "what these workers are: threads or processes; default: threads"),
+        "worker_timeout_ns": (int, "how long a process may not answer, in ns; default: 30 s"),
         "time_scale": (
             time_scale,
             "how much faster than the trace, or auto; default: auto",
         ),
-        "forward": (str, "what a step takes: its cost, or none; default: cost"),
+        "forward": (str, "what a step takes: its cost, none, or a real attention; default: cost"),
     },
     "faults": {
         "fail_rate": (float, "share of operations that fail, on each rank; default: 0"),
@@ -98,6 +105,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON value, no table")
     add_engine_argument(parser)
+    add_observing_arguments(parser)
     for group, options in OPTIONS.items():
         titled = parser.add_argument_group(group)
         for name, (kind, text) in options.items():
@@ -112,14 +120,21 @@ def run(arguments: Namespace) -> int:
     """Replay, save, print; return the exit code."""
     from kvsim.api import replay
     from kvsim.cli.engine import take_engine
+    from kvsim.cli.observing import (
+        attribution_of,
+        needs_events,
+        show_attribution,
+        write_files,
+    )
     from kvsim.cli.terminal import progress_bar, show
     from kvsim.saving import check_folder
 
     if arguments.out is not None:
         check_folder(arguments.out)  # better now than after an hour
+    events = needs_events(arguments)
     engine = take_engine(arguments)
-    settings = {name: getattr(arguments, name) for options in OPTIONS.values() for name in options}
-    notes: list[str] = []
+    settings = {name: getattr(arguments, name) for group in OPTIONS.values() for name in group}
+    notes = []
     if engine is not None:
         settings["policy"] = settings["policy"] or engine.policy
         notes = [f"{engine.name}: {rule}" for rule in engine.unset()]
@@ -127,19 +142,25 @@ def run(arguments: Namespace) -> int:
         result = replay(
             arguments.trace,
             config=arguments.config,
+            events=events,
             record=arguments.record,
             verify=arguments.verify,
             progress=progress,
             **settings,
         )
+    found = attribution_of(result) if arguments.attribution else None
     if arguments.out is not None:
         result.save(arguments.out)
+    write_files(arguments, result, found)
     if arguments.json:
-        print(result.to_json())
+        more = {} if found is None else {"attribution": found.to_dict()}
+        print(json.dumps(result.summary() | more, sort_keys=True, allow_nan=False))
     else:
         show(result, saved_to=arguments.out)
         for note in notes:
             print(f"note: {note}")
+        if found is not None:
+            show_attribution(found)
     for fault in result.faults:
         print(f"kvsim: {fault}", file=sys.stderr)
     return 1 if result.faults else 0

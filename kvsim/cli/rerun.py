@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+from kvsim.cli.observing import add_perfetto_argument
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
@@ -19,14 +21,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--policy", metavar="NAME", help="eviction policy; default: the one of the recording"
     )
+    add_perfetto_argument(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON value, no text")
 
 
 def run(arguments: Namespace) -> int:
     """Rerun, print; return 1 if a decision is different, else 0."""
     from kvsim.recording import rerun
+    from kvsim.saving import check_file
 
-    again = rerun(arguments.recording, policy=arguments.policy)
+    if arguments.perfetto is not None:
+        check_file(arguments.perfetto)
+    again = rerun(arguments.recording, policy=arguments.policy, keep=arguments.perfetto is not None)
+    if again.kept is not None:
+        again.kept.perfetto(arguments.perfetto)
     if arguments.json:
         figures = {
             "turns": again.turns,

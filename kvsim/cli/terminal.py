@@ -20,7 +20,7 @@ def show(result: ReplayResult, *, saved_to: str | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from kvsim.result import HIT_HEADS
+    from kvsim.result_text import HIT_HEADS
 
     console = Console(highlight=False, markup=False, emoji=False)
     name, *heads = HIT_HEADS

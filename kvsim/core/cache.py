@@ -9,7 +9,14 @@ from kvsim.core.ports import RemoveReason
 from kvsim.core.residency import INCOMING, LEAVING, READY, CopyEvent
 from kvsim.core.tier import Tier
 from kvsim.core.tree import ROOT, PrefixTree
-from kvsim.events import BlocksRemoved, BlocksStored, RemoveCause
+from kvsim.events import (
+    BlocksFreed,
+    BlocksKept,
+    BlocksQuarantined,
+    BlocksRemoved,
+    BlocksStored,
+    RemoveCause,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -181,6 +188,7 @@ class CacheState:
     def rescue(self, node: NodeId) -> None:
         """Keep a copy that was hit on its way down; it protects its parent again."""
         self.gpu.copies.move([node], CopyEvent.RESCUE)
+        self.emit_kept(self.gpu, [node])
         self.hold(self.gpu, self.tree.parent[node])
         self.start_read(self.gpu, node)
         self.num_rescued += 1
@@ -269,6 +277,7 @@ class CacheState:
         """Drop the copies of a detached node that nothing holds; forget it with the last one."""
         for tier in self.tiers:
             if tier.copies.state[node] == READY and not tier.copies.holds[node]:
+                self.emit_freed(tier, tier.copies.blocks_of([node]))
                 self.drop(tier, [node], CopyEvent.DROP)
         is_held = self.tree.pins[node] or self.gpu.copies.state[node]  # by a reference, or an op
         if node in self.tree.detached and not is_held:
@@ -324,6 +333,23 @@ class CacheState:
         if self.sink is not None and nodes:
             keys = tuple(map(self.tree.key_of.__getitem__, nodes))
             self.sink.emit(BlocksRemoved(tier=tier.index, keys=keys, cause=cause))
+
+    def emit_kept(self, tier: Tier, nodes: Sequence[NodeId]) -> None:
+        """Report that copies on their way out stay."""
+        if self.sink is not None and nodes:
+            keys = tuple(map(self.tree.key_of.__getitem__, nodes))
+            self.sink.emit(BlocksKept(tier=tier.index, keys=keys))
+
+    def emit_freed(self, tier: Tier, block_ids: Sequence[BlockId]) -> None:
+        """Report that blocks that nobody could read are free."""
+        if self.sink is not None and block_ids:
+            self.sink.emit(BlocksFreed(tier=tier.index, block_ids=tuple(block_ids)))
+
+    def emit_quarantined(self, op_id: OpId, tier: Tier, block_ids: Sequence[BlockId]) -> None:
+        """Report that blocks are set apart until an op has settled."""
+        if self.sink is not None and block_ids:
+            ids = tuple(block_ids)
+            self.sink.emit(BlocksQuarantined(op_id=op_id, tier=tier.index, block_ids=ids))
 
     def is_on_gpu(self, node: NodeId) -> bool:
         """Whether the node has a GPU copy, or will have one, that is not leaving."""

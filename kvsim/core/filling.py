@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING
 from kvsim.core.tree import ROOT
 from kvsim.errors import MisuseError
-from kvsim.events import FillIssued
+from kvsim.events import BlocksDuplicated, FillIssued
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -133,6 +133,11 @@ class Filler:
                 attempt.duplicates[depth] = block_id
                 self.num_duplicate_blocks += 1
                 forward.duplicates.append((attempt, depth))
+                if cache.sink is not None:
+                    request_id = attempt.request.request_id
+                    cache.sink.emit(
+                        BlocksDuplicated(request_id, attempt.number, (key,), (block_id,))
+                    )
                 writer = cache.incoming_by.get(node) if state == INCOMING else None
                 if writer is not None and writer not in attempt.after:
                     # The table will name the node's block, so it must be there by then.

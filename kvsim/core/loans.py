@@ -121,6 +121,7 @@ class Loans:
             used = [block_id for block_id in used if block_id in private]
             kept.update(used)
             pool.quarantine(op_id, used)
+            self._cache.emit_quarantined(op_id, self._cache.gpu, used)
             self._pin(attempt.path[:end], op_id)
         attempt.loans.clear()
         return [block_id for block_id in private if block_id not in kept] if kept else private
@@ -134,7 +135,8 @@ class Loans:
         loan = self._cache.forwards[op_id]
         if loan.is_timed_out:
             return  # the Settled gives everything back
-        self._cache.gpu.pool.unquarantine(op_id)
+        gpu = self._cache.gpu
+        self._cache.emit_freed(gpu, gpu.pool.unquarantine(op_id))
         pins, loan.pins = loan.pins, []
         for node in pins:
             self._cache.unpin(node)

@@ -22,7 +22,7 @@ from kvsim.core.ports import AccessInfo, PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 from kvsim.core.settlement import Settler
 from kvsim.errors import MisuseError
-from kvsim.events import AttemptEnded, EndReason, RequestAdmitted
+from kvsim.events import AttemptEnded, EndReason, RequestAdmitted, RequestGrown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -248,7 +248,12 @@ class CacheManager:
             if not isinstance(outcome, Admission):
                 return outcome
             ops = outcome.ops
-        attempt.table += pool.take(num_blocks)
+        block_ids = pool.take(num_blocks)
+        attempt.table += block_ids
+        sink = self._cache.sink
+        if sink is not None:
+            request_id = attempt.request.request_id
+            sink.emit(RequestGrown(request_id, attempt.number, tuple(block_ids)))
         return Admission(ops=ops)
 
     def publish(self, attempt: Attempt, num_tokens: int) -> None:
@@ -295,6 +300,7 @@ class CacheManager:
                 cache.gpu.pool.give(private)
         else:
             cache.gpu.pool.quarantine(held_by, private)
+            cache.emit_quarantined(held_by, cache.gpu, private)
             self._keep_reading(path, held_by)
         attempt.duplicates.clear()
         if path:

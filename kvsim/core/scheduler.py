@@ -287,6 +287,7 @@ class Scheduler:
         if sequence.num_made > sequence.admitted.num_made:
             self._manager.publish(sequence.admitted, sequence.num_known_tokens - 1)
         self._release(sequence, EndReason.PREEMPTED, now)
+        sequence.interrupt(now)
         sequence.num_preemptions += 1
         self.num_preemptions += 1
         self._queue.put_back(sequence)
@@ -321,9 +322,7 @@ class Scheduler:
 
     def _finish_prefill(self, sequence: Sequence, now: int) -> None:
         self._prefilling.remove(sequence)
-        sequence.num_made += 1
-        if sequence.first_token_at is None:
-            sequence.first_token_at = now
+        sequence.make_first_token(now)
         if sequence.num_made >= sequence.request.num_output_tokens:
             self._finish(sequence, now)
         else:
@@ -360,6 +359,7 @@ class Scheduler:
         sequence.attempt = None
         sequence.no_reload = sequence.no_reload.union(attempt.no_reload)
         sequence.num_failures += 1
+        sequence.interrupt(now)
         if sequence.is_cancel_wanted:
             self._end(sequence, Status.CANCELLED, now)
             return

@@ -44,6 +44,9 @@ class Sequence:
         Blocks that the whole request needs.
     due_step
         While decoding: the instance's step count at which the last token is made.
+    interrupted_at, interrupted_ns, interrupted_before_token_ns
+        When it lost its blocks, until they are computed again; such times together, and what of
+        them was before the first token.
     ticket
         Changes whenever the sequence starts or stops decoding, so that heap entries made before
         are known to be stale.
@@ -55,6 +58,9 @@ class Sequence:
         "due_step",
         "ended_at",
         "first_token_at",
+        "interrupted_at",
+        "interrupted_before_token_ns",
+        "interrupted_ns",
         "is_cancel_wanted",
         "layout",
         "no_reload",
@@ -95,6 +101,8 @@ class Sequence:
         self.ended_at: int | None = None
         self.num_gpu_hit_blocks = self.num_cpu_hit_blocks = self.num_joined_blocks = 0
         self.num_rematched_blocks = 0
+        self.interrupted_at: int | None = None
+        self.interrupted_ns = self.interrupted_before_token_ns = 0
 
     @property
     def num_known_tokens(self) -> int:
@@ -113,6 +121,21 @@ class Sequence:
         if self.attempt is None:
             raise MisuseError(f"request {self.request.request_id} is {self.status}, not running")
         return self.attempt
+
+    def interrupt(self, now: int) -> None:
+        """Take note that it has lost its blocks."""
+        if self.interrupted_at is None:
+            self.interrupted_at = now
+
+    def make_first_token(self, now: int) -> None:
+        """Take note of the token that the end of a prefill gives; what was lost is there again."""
+        self.num_made += 1
+        if self.interrupted_at is not None:
+            self.interrupted_ns += now - self.interrupted_at
+            self.interrupted_at = None
+        if self.first_token_at is None:
+            self.first_token_at = now
+            self.interrupted_before_token_ns = self.interrupted_ns
 
     def new_attempt(self, reserve_blocks: int) -> Attempt:
         """Return the next attempt, holding nothing yet.

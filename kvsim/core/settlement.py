@@ -101,6 +101,7 @@ class Settler:
             if block_id is not None:  # else the attempt has ended
                 attempt.table[position] = gpu.copies.block[attempt.path[position]]
                 gpu.pool.give([block_id])
+                cache.emit_freed(gpu, [block_id])
         for attempt, nodes in forward.fills:
             if not attempt.is_admitted:  # it ended before what was on its way from elsewhere came
                 self._let_go(nodes)
@@ -207,6 +208,7 @@ class Settler:
         if promoted:
             if cache.sink is not None:
                 cache.emit_removed(source, self._attached(promoted), RemoveCause.PROMOTED)
+                self._emit_detached_freed(source, promoted)
             cache.drop(source, promoted, CopyEvent.DROP)
         for node in nodes:
             if (
@@ -233,6 +235,7 @@ class Settler:
         if cache.sink is not None:
             cache.emit_stored(target, attached[::-1])
             cache.emit_removed(source, attached, RemoveCause.DEMOTED)
+            self._emit_detached_freed(source, moved)
         source.pool.give_dropped(source_ids)
         target.policy.on_insert(attached, 0, None)
         if rescued:
@@ -249,6 +252,7 @@ class Settler:
         cache.num_rescued -= len(rescued)
         target.copies.move(rescued, CopyEvent.WRITTEN)
         for node in reversed(rescued):
+            cache.emit_freed(target, target.copies.blocks_of([node]))
             cache.drop(target, [node], CopyEvent.DROP)
             cache.end_read(source, node)
 
@@ -262,6 +266,7 @@ class Settler:
         leaving = [node for node in nodes if state[node] != READY]
         self._lose_below(target, nodes, answer.op_id, timed_out=timed_out)
         source.copies.move(leaving, CopyEvent.RESCUE)
+        cache.emit_kept(source, self._attached(leaving))
         # Ancestors first: a block may stay only under a parent that does.
         for node in reversed(leaving):
             parent = cache.tree.parent[node]
@@ -288,10 +293,13 @@ class Settler:
     ) -> None:
         cache = self._cache
         if not timed_out:
+            cache.emit_freed(target, target.copies.blocks_of(nodes))
             cache.drop(target, nodes, CopyEvent.LOST)
             return
+        block_ids = target.copies.blocks_of(nodes)
         target.copies.move(nodes, CopyEvent.TIMED_OUT)
-        target.pool.quarantine(op_id, target.copies.blocks_of(nodes))
+        target.pool.quarantine(op_id, block_ids)
+        cache.emit_quarantined(op_id, target, block_ids)
         for node in nodes:
             cache.unhold(target, cache.tree.parent[node])
 
@@ -310,7 +318,7 @@ class Settler:
         if op is None or not op.is_timed_out:
             raise MisuseError(f"op {answer.op_id} has not timed out, so it cannot settle")
         for tier in cache.tiers:
-            tier.pool.unquarantine(answer.op_id)
+            cache.emit_freed(tier, tier.pool.unquarantine(answer.op_id))
         for node in op.pins:
             cache.unpin(node)
         if transfer is None:
@@ -342,10 +350,13 @@ class Settler:
             parent = cache.tree.parent[node]
             event = CopyEvent.TIMED_OUT if timed_out else CopyEvent.LOST
             gpu.copies.move([node], event)
+            block_ids = gpu.copies.blocks_of([node])
             if timed_out:
-                gpu.pool.quarantine(op_id, gpu.copies.blocks_of([node]))
+                gpu.pool.quarantine(op_id, block_ids)
+                cache.emit_quarantined(op_id, gpu, block_ids)
             else:
-                gpu.pool.give(gpu.copies.blocks_of([node]))
+                gpu.pool.give(block_ids)
+                cache.emit_freed(gpu, block_ids)
             cache.unhold(gpu, parent)
             if node in cache.tree.detached:
                 cache.reap(node)
@@ -372,7 +383,13 @@ class Settler:
             if node not in cache.tree.detached:
                 lower.policy.on_remove([node], RemoveReason.PROMOTED)
                 cache.emit_removed(lower, [node], RemoveCause.SUPERSEDED)
+            self._emit_detached_freed(lower, [node])
             cache.drop(lower, [node], CopyEvent.DROP)
+
+    def _emit_detached_freed(self, tier: Tier, nodes: list[NodeId]) -> None:
+        """Report those of the copies that go whose nodes are detached: nobody could read them."""
+        if detached := [node for node in nodes if node in self._cache.tree.detached]:
+            self._cache.emit_freed(tier, tier.copies.blocks_of(detached))
 
     def _attached(self, nodes: list[NodeId]) -> list[NodeId]:
         if not self._cache.tree.detached:

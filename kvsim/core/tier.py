@@ -90,12 +90,12 @@ class BlockPool:
         self._quarantined.setdefault(op_id, []).extend(block_ids)
         self.num_quarantined += len(block_ids)
 
-    def unquarantine(self, op_id: OpId) -> int:
-        """Make the blocks set aside for `op_id` free; return how many there were."""
+    def unquarantine(self, op_id: OpId) -> list[BlockId]:
+        """Make the blocks set aside for `op_id` free; return them."""
         block_ids = self._quarantined.pop(op_id, [])
         self.free += block_ids
         self.num_quarantined -= len(block_ids)
-        return len(block_ids)
+        return block_ids
 
     def check(self, owned: Sequence[BlockId]) -> None:
         """Raise `InvariantError` unless the classes are disjoint, complete and as `owned` says."""

@@ -15,9 +15,11 @@ from kvsim.hitrate.plane import TierPlane, tier_plane
 from kvsim.hitrate.replays import HitReplay, replay
 from kvsim.hitrate.sampling import SampledCurve, sampled_replay
 from kvsim.hitrate.tier_bound import TierCosts, TwoTierBound, two_tier_bound
+from kvsim.hitrate.timed import CLASSES, TimedAttribution, attribute_misses
 
 __all__ = [
     "CAUSES",
+    "CLASSES",
     "FlatHits",
     "HitCurve",
     "HitReplay",
@@ -29,7 +31,9 @@ __all__ = [
     "SampledCurve",
     "TierCosts",
     "TierPlane",
+    "TimedAttribution",
     "TwoTierBound",
+    "attribute_misses",
     "flat_curve",
     "flat_replay",
     "lru_curve",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from kvsim.analysis.metrics import HitFigure
     from kvsim.hitrate.counting import Basis
     from kvsim.hitrate.replays import AnyPolicy
-    from kvsim.replay_config import Settings
+    from kvsim.settings import Settings
     from kvsim.trace import Trace
 
 PIN_COLUMNS: Final = {

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.backends import open_backend
-from kvsim.backends.setup import BackendSetup
+from kvsim.backends import open_backend, paddle
+from kvsim.backends.setup import BackendSetup, Workers
 from kvsim.backends.sim import SimBackend
 from kvsim.config import FaultConfig, LinkConfig
 from kvsim.cost import LinearCost
 
 if TYPE_CHECKING:
+    from kvsim.backends.paddle.crew import WorkerCrew
     from kvsim.core.ports import Backend
     from kvsim.testing import BackendSpec
 
 
 def make_tensors(spec: BackendSpec) -> Backend:
     """Return workers on real tensors: a step takes `step_ns`, a copy what it takes."""
-    setup = BackendSetup(
+    return open_backend("paddle", tensor_setup(spec, Workers.THREADS)).backend
+
+
+def make_on_processes(spec: BackendSpec, crew: WorkerCrew) -> Backend:
+    """Return the same with workers of a crew."""
+    return paddle.open_backend(tensor_setup(spec, Workers.PROCESSES), crew=crew).backend
+
+
+def tensor_setup(spec: BackendSpec, workers: Workers) -> BackendSetup:
+    """Return what real tensors are made from."""
+    return BackendSetup(
         requests=spec.requests,
         block_size=spec.block_size,
         tier_blocks=(spec.num_gpu_blocks, spec.num_cpu_blocks),
@@ -27,8 +38,8 @@ def make_tensors(spec: BackendSpec) -> Backend:
         faults=spec.faults or FaultConfig(),
         seed=spec.seed,
         record_layers=True,
+        workers=workers,
     )
-    return open_backend("paddle", setup).backend
 
 
 def make_simulator(spec: BackendSpec) -> SimBackend:

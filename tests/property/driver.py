@@ -23,6 +23,7 @@ from tests.property.promises import (
     keys_in,
     missing_blocks,
 )
+from tests.property.recount import Recount
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -58,6 +59,7 @@ class Driver:
         self.partial = partial
         self.policies: list[CheckedPolicy] = []
         self.mirror = EventMirror(len(config.tier_blocks))
+        self.recount = Recount(config.tier_blocks, self.mirror.events)
         _, make, _ = policy_factory(POLICIES[policy])
 
         def checked(context: PolicyContext) -> EvictionPolicy:
@@ -396,6 +398,6 @@ class Driver:
             if self.admit(client):
                 break
             self.drain()
-        assert client in self.running, "a request of the size of the GPU tier is never admitted"
+        assert client in self.running, "one of the size of the GPU tier is never admitted"
         self.end(client)
         self.check()

@@ -35,6 +35,7 @@ def check_promises(driver: Driver) -> None:
         policy = driver.policies[tier.index]
         assert not policy.pending, f"victims {policy.pending} were not taken"
         assert policy.listed == evictable_nodes(driver.cache, tier)
+    driver.recount.check(driver.manager)
     _check_reach(driver)
     _check_stored_order(driver)
     coming = _coming(driver)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from kvsim.backends import open_backend
-from kvsim.backends.setup import BackendSetup, ForwardTime
+from kvsim.backends import paddle
+from kvsim.backends.setup import BackendSetup, ForwardTime, Workers
 from kvsim.backends.sim import SimBackend
 from kvsim.config import CacheConfig, FaultConfig, LinkConfig, SchedulerConfig, SwapIn
 from kvsim.core.attempt import BlockLayout
@@ -18,8 +19,11 @@ from tests.property.scripted import ScriptedBackend
 from tests.property.witness import Witness
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from random import Random
 
+    from kvsim.backends.paddle.crew import WorkerCrew
+    from kvsim.backends.setup import OpenBackend
     from kvsim.types import Request
 
 COST = LinearCost(step_ns=3, token_ns=1, attention_ns=0, block_bytes=4, num_layers=2)
@@ -134,6 +138,22 @@ def run_on_threads(rng: Random, *, max_requests: int = 6) -> Witness:
 
     What the witness believes of the memory and what is in it are two accounts of the same run.
     """
+    return _run_on_tensors(rng, max_requests, Workers.THREADS, paddle.open_backend)
+
+
+def run_on_processes(rng: Random, *, crew: WorkerCrew, max_requests: int = 6) -> Witness:
+    """Run a story on real tensors in worker processes of a crew; return the witness."""
+    return _run_on_tensors(
+        rng, max_requests, Workers.PROCESSES, partial(paddle.open_backend, crew=crew)
+    )
+
+
+def _run_on_tensors(
+    rng: Random,
+    max_requests: int,
+    workers: Workers,
+    open_it: Callable[[BackendSetup], OpenBackend],
+) -> Witness:
     story = make_story(rng, max_requests=max_requests, unit_ns=WALL_UNIT_NS)
     rate = rng.choice([0.0, 0.0, 0.02, 0.15])
     setup = BackendSetup(
@@ -152,8 +172,9 @@ def run_on_threads(rng: Random, *, max_requests: int = 6) -> Witness:
         ),
         seed=rng.randrange(1000),
         forward=rng.choice(list(ForwardTime)),
+        workers=workers,
     )
-    opened = open_backend("paddle", setup)
+    opened = open_it(setup)
     witness = Witness(story, opened.backend, rng)
     try:
         witness.run()

@@ -16,6 +16,7 @@ from kvsim.events import AttemptEnded, RequestAdmitted, RequestEnded, RequestRef
 from kvsim.policies import policy_factory
 from kvsim.testing import CheckedPolicy, EventMirror
 from tests.property.clients import Client
+from tests.property.recount import Recount
 from tests.property.worker import Worker
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Witness:
         self.backend = backend
         self.rng = rng
         self.mirror = EventMirror(len(story.cache.tier_blocks))
+        self.recount = Recount(story.cache.tier_blocks, self.mirror.events)
         _, make, _ = policy_factory(story.policy)
 
         def checked(context: PolicyContext) -> EvictionPolicy:
@@ -132,6 +134,7 @@ class Witness:
         self.manager.check()
         for event in self.mirror.events[self._num_events :]:
             self._take_event(event, now)
+        self.recount.check(self.manager)
         self._num_events = len(self.mirror.events)
         for record in self.scheduler.ended[self._num_ended :]:
             self._take_end(record, now)

@@ -9,6 +9,7 @@ import pytest
 
 import kvsim
 from kvsim.core.sequence import Status
+from kvsim.testing.backends.belongings import belongings
 from kvsim.trace import load
 
 if TYPE_CHECKING:
@@ -89,3 +90,26 @@ def test_with_faults_too_every_byte_that_counts_is_right(seed: int) -> None:
     expect_all_well(result, ends={Status.FINISHED})
     assert min(swapped_blocks(result)) > 0
     assert {each.outcome for each in result.transfer_records} > {"done"}
+
+
+def test_ranks_in_processes_swap_and_read_no_wrong_byte_and_leave_nothing(tmp_path: Path) -> None:
+    held = belongings()
+    result = kvsim.replay(
+        "sample:chat",
+        gpu_blocks=400,
+        cpu_blocks=1200,
+        limit=100,
+        backend="paddle",
+        ranks=2,
+        workers="processes",
+        time_scale=100,
+        record=tmp_path / "run.turns",
+        verify=True,
+    )
+    expect_all_well(result, ends={Status.FINISHED})
+    assert min(swapped_blocks(result)) > 0
+    assert result.recording is not None
+    assert result.recording["identical"], result.notes
+    assert result.config.workers == "processes"
+    left = [what for what, _ in belongings() - held if what.startswith(("child", "/dev/shm"))]
+    assert left == []

@@ -50,7 +50,9 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `--([a-z-]+)", page, re.MULTILINE))
     options = {name.replace("_", "-") for group in OPTIONS.values() for name in group}
-    assert documented == options | {"config", "engine", "out", "json", "record", "verify"}
+    others = {"config", "engine", "out", "json", "record", "verify"}
+    others |= {"attribution", "kv-events", "metric-names", "metrics", "perfetto", "window"}
+    assert documented == options | others
 
 
 def test_the_defaults_that_the_help_names_are_those_of_the_config() -> None:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any, get_args
 import pytest
 
 from kvsim.core.ops import Command, Completion, Gate, Member, Outcome, Place, Slice
-from kvsim.events import AttemptEnded, EndReason, Event, RemoveCause, RequestAdmitted
+from kvsim.events import (
+    AttemptEnded,
+    BlocksDuplicated,
+    CacheCleared,
+    EndReason,
+    Event,
+    RemoveCause,
+    RequestAdmitted,
+)
 from kvsim.policies.rank import RankPolicy
 from kvsim.recording import rerun
 from tests.unit.recordings import BUSY, MS_NS, busy_trace, contents, record, rewrite
@@ -103,7 +111,13 @@ def another(name: str, value: object) -> object:
     return 5  # a deadline where there was none
 
 
-@pytest.mark.parametrize("kind", [*get_args(Command), *get_args(Event)])
+ABSENT = {BlocksDuplicated, CacheCleared}
+"""Kinds that the recorded run has none of. That they are read as written is tested elsewhere."""
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind in (*get_args(Command), *get_args(Event)) if kind not in ABSENT]
+)
 def test_a_command_or_event_changed_in_any_field_is_a_difference(
     some: Path, tmp_path: Path, kind: type
 ) -> None:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 import kvsim
 from kvsim.analysis.frames import REQUEST_COLUMNS, TRANSFER_COLUMNS
 from kvsim.analysis.metrics import DEFINITIONS
+from kvsim.analysis.steps import RESIDENCY_COLUMNS, STEP_COLUMNS, use_columns
 from kvsim.errors import UserError
 from tests.unit.stories import back_from_below, three_prompts
 
@@ -82,8 +83,28 @@ def test_the_frames_have_one_row_for_each() -> None:
 
 def test_the_documentation_lists_every_column_with_its_dtype() -> None:
     page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| `(\w+)` \| (bool|string|[iI]nt64|Float64) \|", page, re.MULTILINE)
-    assert listed == [*REQUEST_COLUMNS.items(), *TRANSFER_COLUMNS.items()]
+    kinds = "bool|string|[iI]nt64|[fF]loat64"
+    listed = re.findall(rf"^\| `(\w+)` \| ({kinds}) \|", page, re.MULTILINE)
+    result = kvsim.replay(three_prompts(), gpu_blocks=5, events=True)
+    misses = kvsim.attribute_misses(result).frame
+    paired = kvsim.compare(result, result).frame
+    kept = paired[["request_id", "arrived_at_ns", "num_input_tokens"]]
+    told = kept.join(paired[["session_id", "largest_change"]])
+    assert listed == [
+        *REQUEST_COLUMNS.items(),
+        *TRANSFER_COLUMNS.items(),
+        *STEP_COLUMNS.items(),
+        # One of each kind stands for those of all tiers and uses, which its text names.
+        ("num_gpu_hit_blocks", "int64"),
+        ("num_gpu_free_blocks", "int64"),
+        ("clock", "string"),
+        *RESIDENCY_COLUMNS.items(),
+        *((name, str(kind)) for name, kind in misses.dtypes.items()),
+        *((name, str(kind)) for name, kind in told.dtypes.items()),
+    ]
+    assert all(f"`{name}`" in page for name in use_columns(1))
+    phases = [name.removesuffix("_a") for name in paired.columns if name.endswith("_a")]
+    assert all(f"`{name}`" in page for name in phases)
 
 
 # -- for people

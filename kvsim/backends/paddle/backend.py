@@ -13,13 +13,12 @@ import numpy as np
 from kvsim.backends.paddle.ledger import Ledger
 from kvsim.backends.paddle.orders import (
     Forget,
-    LayerDone,
     RankCrashed,
-    RankDone,
+    RankLost,
     TransferOrder,
 )
 from kvsim.core.ops import Forward, Gate, Outcome, Transfer
-from kvsim.errors import ConfigError, MisuseError
+from kvsim.errors import ConfigError, MisuseError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -36,7 +35,7 @@ _LONGEST_WAIT_S: Final = 60.0  # far below what the system's waits can express
 
 
 class Rank(Protocol):
-    """A worker as the controller sees it; a `kvsim.backends.paddle.threads.RankThread` is one."""
+    """A worker as the controller sees it: a `RankThread` or a `RankProcess`."""
 
     def tell(self, order: Order) -> None:
         """Hand an order over, without waiting. Orders are taken in this order."""
@@ -50,18 +49,28 @@ class Rank(Protocol):
     def join(self) -> None:
         """Wait until it has stopped; at once if it never started."""
 
+    def fence(self) -> None:
+        """See to it that it touches no block any more, and wait until that is so."""
+
 
 class WallClock:
-    """Nanoseconds since it was made; the same for everybody who asks."""
+    """Nanoseconds since a start; the same for everybody who asks, in every process of the machine.
 
-    __slots__ = ("_start_ns",)
+    Parameters
+    ----------
+    start_ns
+        By `time.monotonic_ns`, which is CLOCK_MONOTONIC: one clock for the whole machine. Default:
+        now.
+    """
 
-    def __init__(self) -> None:
-        self._start_ns = monotonic_ns()
+    __slots__ = ("start_ns",)
+
+    def __init__(self, start_ns: int | None = None) -> None:
+        self.start_ns = monotonic_ns() if start_ns is None else start_ns
 
     def __call__(self) -> int:
         """Return the time."""
-        return monotonic_ns() - self._start_ns
+        return monotonic_ns() - self.start_ns
 
 
 def _is_held(op: OpenOp) -> bool:
@@ -99,6 +108,10 @@ class TensorBackend:
     deadline was seen first. An op that hangs on a rank hears neither Cancel nor the end of its
     time there. Only instance 0 is known.
 
+    A rank that is lost ends the run. All ranks are fenced, then every open op ends FAILED, or
+    settles if it has timed out, so that nothing stays in quarantine; `submit`, and `wait` when it
+    has returned these answers, raise `TransferError`.
+
     All methods are for one thread, the engine's. Between it and the ranks go nothing but orders and
     acknowledgements, neither of which is changed once it is made; the pools are the ranks' own.
     """
@@ -129,6 +142,7 @@ class TensorBackend:
         self._queue: deque[OpenOp] = deque()  # Forwards; the first may be on the ranks
         self._is_closed = False
         self._crash: BaseException | None = None
+        self._loss: TransferError | None = None
         self._num_wrong_bytes = self._num_checked_blocks = self._num_swapped_blocks = 0
         self._first_wrong = ""
         with ExitStack() as undo:
@@ -154,9 +168,13 @@ class TensorBackend:
             not submitted before it.
         ConfigError
             If there is no pool at one end of a Transfer, or the instance is not 0.
+        TransferError
+            If a rank is lost, whether `wait` has told so or not.
         """
         if self._is_closed:
             raise MisuseError("the backend is closed and takes no commands")
+        if self._loss is not None:
+            raise self._loss
         if isinstance(command, Forward):
             if command.instance:
                 raise ConfigError(f"there is no instance {command.instance}, only 0")
@@ -179,6 +197,8 @@ class TensorBackend:
 
         Raises
         ------
+        TransferError
+            If a rank is lost, and the answers to all open ops have been returned.
         Exception
             Whatever stopped the work of a rank (a bug), again in each call: nothing will go on.
         """
@@ -192,6 +212,8 @@ class TensorBackend:
             self._launch()
             if ledger.answers:
                 return ledger.take_answers()
+            if self._loss is not None and not self._is_closed:
+                raise self._loss
             if until is None:
                 if not ledger.open_ops:
                     return ()
@@ -237,7 +259,7 @@ class TensorBackend:
 
     def _send(self, op: OpenOp, order: OpOrder) -> None:
         op.is_on_ranks = True
-        op.num_ranks_left = len(self._ranks)
+        op.ranks_left.update(range(len(self._ranks)))
         self._tell_all(order)
 
     def _tell_all(self, order: Order) -> None:
@@ -255,14 +277,26 @@ class TensorBackend:
     def _take(self, said: Acknowledgement) -> None:
         if self._is_closed:
             return
-        if isinstance(said, LayerDone):
-            self._ledger.open_ops[said.op_id].take_layer(said)
-        elif isinstance(said, RankDone):
-            self._ledger.take(said)
-        elif isinstance(said, RankCrashed):
+        if isinstance(said, RankCrashed):
             said.error.add_note(f"rank {said.rank} stopped working")
             self._crash = said.error
             raise said.error
+        if self._loss is not None:
+            return  # what the others still had to say
+        if isinstance(said, RankLost):
+            self._lose(TransferError(said.reason))
+            return
+        try:
+            self._ledger.take(said, self._clock())
+        except TransferError as error:
+            self._lose(error)
+
+    def _lose(self, loss: TransferError) -> None:
+        """End everything: a rank is lost, and no op can end well without it."""
+        self._loss = loss
+        for rank in self._ranks:
+            rank.fence()
+        self._ledger.give_up(str(loss), self._clock())
 
     # -- ops
 

@@ -1,7 +1,9 @@
-"""What a block must hold: a known function of its key, the layer, the rank and the place in it.
+"""What a block must hold: a known function of its key, the layer, K or V, the head and the token.
 
-A word is the key's 64-bit digest, xored with a constant of (rank, layer, place). So a block of
-another key, another layer or rank, or with tokens or heads mixed up differs in nearly every byte.
+A word is the key's 64-bit digest, xored with a constant of its place in the model. So a block of
+another key, another layer or head, or with tokens or K and V mixed up differs in nearly every byte.
+The head is counted among all heads of the model, not among those of the rank: what one instance
+keeps on two ranks is what another keeps on four. An MLA latent is one head, the same on every rank.
 """
 
 from __future__ import annotations
@@ -16,12 +18,19 @@ from kvsim.backends.paddle.shape import WORD_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from kvsim.backends.paddle.copier import Words
     from kvsim.backends.paddle.shape import KVShape
     from kvsim.types import BlockKey, Request, RequestId
 
 _MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 """Steele, Lea and Flood 2014, "Fast splittable pseudorandom number generators", figure 14."""
+
+_LAYER_SHIFT: Final = 48
+_PART_SHIFT: Final = 47
+_HEAD_SHIFT: Final = 31
+"""A place in 64 bits: the layer (counted from 1), K or V, the head, and the word in its plane."""
 
 _NOTHING: Final = np.empty(0, np.int64)
 
@@ -63,20 +72,35 @@ class ContentSeeds:
         return seed
 
 
-def layer_patterns(shape: KVShape, rank: int) -> list[Words]:
-    """Return for each layer the constants of its words, `(2 * kv_heads, block_size, words)`."""
-    num_words = shape.layer_bytes // WORD_BYTES
-    places = np.arange(shape.num_layers * num_words, dtype=np.uint64)
-    places += np.uint64((rank + 1) << 40)  # no pool has 2**40 words a block
+def layer_patterns(shape: KVShape) -> list[Words]:
+    """Return for each layer the constants of its words, `(planes, block_size, words)`.
+
+    They depend on no rank and no layout, only on where a word is in the model.
+    """
+    num_words = shape.row_bytes // WORD_BYTES
+    words = np.arange(shape.block_size * num_words, dtype=np.uint64)
+    planes = [
+        (part << _PART_SHIFT) + (head << _HEAD_SHIFT)
+        for part in range(shape.num_parts)
+        for head in shape.heads
+    ]
+    one_layer = np.array(planes, np.uint64)[:, None] + words
+    return [
+        _mixed(one_layer + np.uint64((layer + 1) << _LAYER_SHIFT)).reshape(
+            shape.num_planes, shape.block_size, num_words
+        )
+        for layer in range(shape.num_all_layers)
+    ]
+
+
+def _mixed(places: NDArray[np.uint64]) -> Words:
+    """Return a word for each place; different places have different words."""
     golden, first, second = map(np.uint64, _MIX)
     mixed = places * golden
     mixed = (mixed ^ (mixed >> np.uint64(30))) * first
     mixed = (mixed ^ (mixed >> np.uint64(27))) * second
     mixed ^= mixed >> np.uint64(31)
-    words = mixed.view(np.int64).reshape(
-        shape.num_layers, shape.num_planes, shape.block_size, shape.row_bytes // WORD_BYTES
-    )
-    return list(words)
+    return mixed.view(np.int64)
 
 
 def count_wrong_bytes(difference: Words) -> int:

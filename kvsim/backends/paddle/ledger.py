@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from kvsim.backends.paddle.orders import Stop
 from kvsim.core.ops import Completion, Forward, Outcome, Settled
-from kvsim.errors import MisuseError
+from kvsim.errors import MisuseError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.backends.paddle.orders import LayerDone, RankDone
+    from kvsim.backends.paddle.orders import RankDone
     from kvsim.core.ops import Answer, Transfer
     from kvsim.types import OpId
 
@@ -33,9 +34,9 @@ class OpenOp:
         "layer_times",
         "num_checked_blocks",
         "num_open_before",
-        "num_ranks_left",
         "num_wrong_bytes",
         "outcome",
+        "ranks_left",
         "reason",
         "rest_at",
         "started_at",
@@ -46,7 +47,7 @@ class OpenOp:
     def __init__(self, command: Forward | Transfer) -> None:
         self.command = command
         self.num_open_before = 0
-        self.num_ranks_left = 0
+        self.ranks_left: set[int] = set()
         self.is_on_ranks = False
         self.is_timed_out = False
         self.outcome = Outcome.DONE
@@ -62,7 +63,9 @@ class OpenOp:
 
     def take(self, done: RankDone) -> None:
         """Take the end of the op on one rank: the worst outcome counts, and the fewest steps."""
-        self.num_ranks_left -= 1
+        self.ranks_left.remove(done.rank)
+        times = zip_longest(self.layer_times, done.layers_finished_at, fillvalue=0)
+        self.layer_times = list(map(max, times))
         if self.started_at is None or done.started_at < self.started_at:
             self.started_at = done.started_at
         self.rest_at = max(self.rest_at, done.finished_at)
@@ -76,13 +79,6 @@ class OpenOp:
         """Note an end that is worse than what is known, with its reason."""
         if _BADNESS[outcome] > _BADNESS[self.outcome]:
             self.outcome, self.reason = outcome, reason
-
-    def take_layer(self, done: LayerDone) -> None:
-        """Take note of a layer on one rank: it is finished when the last rank says so."""
-        times = self.layer_times
-        if done.layer >= len(times):
-            times += [0] * (done.layer + 1 - len(times))
-        times[done.layer] = max(times[done.layer], done.finished_at)
 
 
 class Ledger:
@@ -169,12 +165,39 @@ class Ledger:
         """Whether an op has not come to rest."""
         return op_id in self.open_ops
 
-    def take(self, done: RankDone) -> None:
-        """Take the end of an op on one rank, and answer if it was the last."""
-        op = self.open_ops[done.op_id]
+    def take(self, done: RankDone, now: int) -> None:
+        """Take the end of an op on one rank, and answer if it was the last.
+
+        Raises
+        ------
+        TransferError
+            If it makes no sense; nothing has changed. What else that rank says is worth nothing.
+        """
+        op = self.open_ops.get(done.op_id)
+        if op is None or done.rank not in op.ranks_left:
+            raise TransferError(
+                f"rank {done.rank} says that op {done.op_id} has ended, which it was not asked for,"
+                " or has said already"
+            )
+        if not 0 <= done.started_at <= done.finished_at <= now:
+            raise TransferError(
+                f"rank {done.rank} says that op {done.op_id} went from {done.started_at} to"
+                f" {done.finished_at} ns, and it is {now} ns now"
+            )
+        if isinstance(op.command, Forward) and not 0 <= done.steps_done <= op.command.num_steps:
+            raise TransferError(
+                f"rank {done.rank} says that it has done {done.steps_done} steps of op"
+                f" {done.op_id}, which has {op.command.num_steps}"
+            )
         op.take(done)
-        if not op.num_ranks_left:
+        if not op.ranks_left:
             self._finish(op)
+
+    def give_up(self, reason: str, now: int) -> None:
+        """End every open op, when no rank will touch a block again."""
+        for op in list(self.open_ops.values()):
+            if self.open_ops.get(op.command.op_id) is op:  # not failed with another meanwhile
+                self._end_here(op, Outcome.FAILED, reason, now)
 
     def cancel(self, op_id: OpId, now: int) -> None:
         """End an op early, if it still can."""
@@ -184,7 +207,7 @@ class Ledger:
         if op.is_on_ranks:
             self._tell(Stop(op_id, at_once=False))
         else:
-            self._end_unstarted(op, Outcome.CANCELLED, "", now)
+            self._end_here(op, Outcome.CANCELLED, "", now)
 
     def expire(self, now: int) -> None:
         """Give up the ops whose deadline has passed."""
@@ -195,7 +218,7 @@ class Ledger:
             if op.is_on_ranks:
                 self._tell(Stop(op_id, at_once=True))
             else:
-                self._end_unstarted(op, Outcome.CANCELLED, "", now)
+                self._end_here(op, Outcome.CANCELLED, "", now)
 
     def take_answers(self) -> Sequence[Answer]:
         """Return and forget the answers, in order; none is earlier than the engine has seen."""
@@ -211,7 +234,7 @@ class Ledger:
             self.earliest_at = max(self.earliest_at, answers[-1].finished_at)
         return answers
 
-    def _end_unstarted(self, op: OpenOp, outcome: Outcome, reason: str, now: int) -> None:
+    def _end_here(self, op: OpenOp, outcome: Outcome, reason: str, now: int) -> None:
         op.rest_at = now
         op.worsen(outcome, reason)
         self._finish(op)
@@ -285,4 +308,4 @@ class Ledger:
         if op.is_on_ranks:
             self._tell(Stop(op_id, at_once=True))
         else:
-            self._end_unstarted(op, Outcome.FAILED, reason, now)
+            self._end_here(op, Outcome.FAILED, reason, now)

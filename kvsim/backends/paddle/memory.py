@@ -7,18 +7,25 @@ from typing import TYPE_CHECKING, Final, Protocol
 import numpy as np
 
 from kvsim.backends.paddle.content import count_wrong_bytes, layer_patterns
-from kvsim.backends.paddle.region import MemoryKind, Region
+from kvsim.backends.paddle.copier import DONE, Copies
+from kvsim.backends.paddle.layout import Layout, PlacedPool, fitted
 from kvsim.backends.paddle.shape import WORD_BYTES
+from kvsim.backends.region import MemoryKind, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from kvsim.backends.paddle.copier import Copier, Rows, Words
+    from kvsim.backends.paddle.attention import Attention
+    from kvsim.backends.paddle.copier import Copier, Copy, Rows, Words
+    from kvsim.backends.paddle.layout import Piece
     from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots, TransferOrder
     from kvsim.backends.paddle.shape import KVShape
     from kvsim.core.ops import Place
 
 _SCRATCH_BYTES: Final = 1 << 20  # fits the second-level cache of a core
+
+_WHOLE_BYTES: Final = 64 << 20
+"""The most that a rank copies in one go: some 10 ms of a core."""
 
 
 class Memory(Protocol):
@@ -39,21 +46,39 @@ class Tally:
         self.first_wrong = ""
 
 
+class Scratch:
+    """Memory of the host that contents pass through."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+        self._words: Words = np.zeros(num_bytes // WORD_BYTES, np.int64)
+        self.region = Region(self._words.ctypes.data, num_bytes, MemoryKind.HOST)
+
+    def words(self, num_rows: int, row_bytes: int) -> Words:
+        """Return the beginning of it as so many rows."""
+        num_words = row_bytes // WORD_BYTES
+        return self._words[: num_rows * num_words].reshape(num_rows, num_words)
+
+
 class RankMemory:
     """The pools of one rank, and a scratch buffer on the host that contents pass through.
 
     Parameters
     ----------
     rank
-        Number of the rank; part of the content of its blocks.
+        Number of the rank, for what is said of wrong bytes.
     shape
-        Of a block on this rank.
+        Of a block on this rank: its heads decide the content.
     gpu
         Where Forwards read and write.
     pools
         The memory of each tier; kept alive.
     copier
-        Moves the bytes. Not shared with another rank.
+        Moves the bytes. Not shared with another rank; closed with the memory.
+    layout
+        The order of the memory, in all tiers.
+    attention
+        Attends to what Forwards name; None: orders name nothing.
     """
 
     def __init__(
@@ -64,47 +89,84 @@ class RankMemory:
         gpu: Place,
         pools: Mapping[Place, Memory],
         copier: Copier,
+        layout: Layout = Layout.BLOCK_MAJOR,
+        attention: Attention | None = None,
     ) -> None:
+        self._attention = attention
         self._rank = rank
         self._shape = shape
         self._owners = pools  # they keep the memory alive
-        self._regions = {place: pool.region for place, pool in pools.items()}
-        self._gpu = self._regions[gpu]
+        self._pools = {
+            place: PlacedPool(pool.region, fitted(shape, pool.region.num_bytes, layout))
+            for place, pool in pools.items()
+        }
+        self._gpu = self._pools[gpu]
         self._copier = copier
-        patterns = layer_patterns(shape, rank)
-        self._block_patterns = [each.reshape(-1) for each in patterns]
+        patterns = layer_patterns(shape)
+        # By layer and piece: the constants of a piece, which is contiguous, as it lies in memory.
+        self._piece_patterns = [
+            [each[piece.pieces.planes].reshape(-1) for piece in pieces]
+            for each, pieces in zip(patterns, self._gpu.layers, strict=True)
+        ]
         # The same by slot: (block_size, words of a slot).
         self._slot_patterns = [
             np.ascontiguousarray(each.swapaxes(0, 1)).reshape(shape.block_size, -1)
             for each in patterns
         ]
-        # Of the first slot of the planes of block 0 and a layer, in rows of one slot and plane.
-        self._plane_rows = [
-            (np.arange(shape.num_planes) + layer * shape.num_planes) * shape.block_size
-            for layer in range(shape.num_layers)
-        ]
-        num_bytes = max(_SCRATCH_BYTES, shape.layer_bytes)
-        self._scratch = np.zeros(num_bytes // WORD_BYTES, np.int64)
-        self._scratch_region = Region(self._scratch.ctypes.data, num_bytes, MemoryKind.HOST)
+        self._scratch = Scratch(max(_SCRATCH_BYTES, shape.layer_bytes))
+        self._part = Scratch(max(_SCRATCH_BYTES, shape.layer_bytes))  # of each slot, one piece's
 
     @property
     def num_layers(self) -> int:
-        """Layers of a block."""
-        return self._shape.num_layers
+        """Layers of a block, the extra ones among them."""
+        return self._shape.num_all_layers
 
-    def copy_layer(self, order: TransferOrder, layer: int) -> None:
-        """Copy one layer of the blocks of a transfer."""
-        num_layers = self._shape.num_layers
-        self._copier.copy(
-            self._regions[order.source],
-            order.source_ids * num_layers + layer,
-            self._regions[order.target],
-            order.target_ids * num_layers + layer,
-            num_rows=len(order.source_ids),
-            row_bytes=self._shape.layer_bytes,
-        )
+    @property
+    def num_blocks(self) -> dict[Place, int]:
+        """How many blocks each of its pools has."""
+        return {place: pool.num_blocks for place, pool in self._pools.items()}
 
-    def compute_layer(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
+    def copy_layer(self, order: TransferOrder, layer: int) -> Copy:
+        """Begin to copy one layer of the blocks of a transfer."""
+        source, target = self._pools[order.source], self._pools[order.target]
+        return self._copy(order, source.layers[layer], target.layers[layer])
+
+    def copy_blocks(self, order: TransferOrder) -> Copy:
+        """Begin to copy the blocks of a transfer as a whole, in as few pieces as can be."""
+        source, target = self._pools[order.source], self._pools[order.target]
+        return self._copy(order, source.blocks, target.blocks)
+
+    def goes_whole(self, order: TransferOrder) -> bool:
+        """Whether a transfer had better be one piece of work: nobody can wait for its layers.
+
+        So it is on its way down, unless that would keep the rank from everything else for long.
+        """
+        num_bytes = len(order.source_ids) * self._shape.block_bytes
+        return order.target.tier > order.source.tier and num_bytes <= _WHOLE_BYTES
+
+    def drain(self) -> None:
+        """Wait until no copy is on its way any more, whatever has become of it."""
+        self._copier.drain()
+
+    def close(self) -> None:
+        """Wait until no copy is on its way: the pools are about to go."""
+        self._copier.close()
+
+    def _copy(self, order: TransferOrder, source: Sequence[Piece], target: Sequence[Piece]) -> Copy:
+        parts = [
+            self._copier.start(
+                here.region,
+                here.pieces.rows(order.source_ids),
+                there.region,
+                there.pieces.rows(order.target_ids),
+                num_rows=len(order.source_ids),
+                row_bytes=here.pieces.row_bytes,
+            )
+            for here, there in zip(source, target, strict=True)
+        ]
+        return parts[0] if len(parts) == 1 else Copies(parts)
+
+    def compute_layer(self, order: ForwardOrder, tally: Tally, layer: int) -> Copy:
         """Write what a Forward computes in a layer, then read what it attends to.
 
         In this order, as attention does: a slice may read what another of the same Forward writes.
@@ -114,6 +176,7 @@ class RankMemory:
         if len(order.slot_writes.slots):
             self.write_slots(order.slot_writes, layer)
         self.check_layer(order, tally, layer)
+        return DONE
 
     def check_layer(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
         """Compare what a Forward attends to in a layer with what must be there."""
@@ -123,36 +186,43 @@ class RankMemory:
             self._check_slots(order, tally, layer)
         if len(order.peeks.block_ids) and layer == order.op_id % self._shape.num_layers:
             self._check_peeks(order, tally, layer)
+        if order.attends is not None and self._attention is not None:
+            num_wrong = self._attention.count_wrong(order.attends, layer)
+            if num_wrong and not tally.num_wrong_bytes:
+                tally.first_wrong = (
+                    f"op {order.op_id} attended to wrong bytes on rank {self._rank}, in layer"
+                    f" {layer}: {num_wrong} bytes of the result differ"
+                )
+            tally.num_wrong_bytes += num_wrong
 
     def write_slots(self, slots: Slots, layer: int) -> None:
         """Write single tokens."""
         for part, words in self._parts(len(slots.slots), self._slot_bytes):
             self._slot_patterns[layer].take(slots.slots[part], 0, words, "clip")
             words ^= slots.seeds[part, None]
-            rows = self._slot_rows(slots.block_ids[part], slots.slots[part], layer)
-            self._store(rows, words.reshape(len(rows), -1))
+            self._store_slots(slots.block_ids[part], slots.slots[part], words, layer)
 
     def _write_blocks(self, blocks: Blocks, layer: int) -> None:
-        pattern = self._block_patterns[layer]
-        rows = blocks.block_ids * self._shape.num_layers + layer
-        for part, words in self._parts(len(rows), self._shape.layer_bytes):
-            np.bitwise_xor(blocks.seeds[part, None], pattern, out=words)
-            self._store(rows[part], words)
+        for pattern, piece in self._pieces(layer):
+            rows = piece.pieces.rows(blocks.block_ids)
+            for part, words in self._parts(len(rows), piece.pieces.row_bytes):
+                np.bitwise_xor(blocks.seeds[part, None], pattern, out=words)
+                self._store(piece.region, rows[part], self._scratch, piece.pieces.row_bytes)
 
     def _check_blocks(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
-        reads, pattern = order.reads, self._block_patterns[layer]
-        rows = reads.block_ids * self._shape.num_layers + layer
-        for part, words in self._parts(len(rows), self._shape.layer_bytes):
-            self._fetch(rows[part], words)
-            words ^= pattern
-            words ^= reads.seeds[part, None]
-            self._judge(words, order, reads.block_ids[part], tally, layer)
+        reads = order.reads
+        for pattern, piece in self._pieces(layer):
+            rows = piece.pieces.rows(reads.block_ids)
+            for part, words in self._parts(len(rows), piece.pieces.row_bytes):
+                self._fetch(piece.region, rows[part], self._scratch, piece.pieces.row_bytes)
+                words ^= pattern
+                words ^= reads.seeds[part, None]
+                self._judge(words, order, reads.block_ids[part], tally, layer)
 
     def _check_slots(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
         slots = order.slot_reads
         for part, words in self._parts(len(slots.slots), self._slot_bytes):
-            rows = self._slot_rows(slots.block_ids[part], slots.slots[part], layer)
-            self._fetch(rows, words.reshape(len(rows), -1))
+            self._fetch_slots(slots.block_ids[part], slots.slots[part], words, layer)
             words ^= self._slot_patterns[layer][slots.slots[part]]
             words ^= slots.seeds[part, None]
             self._judge(words, order, slots.block_ids[part], tally, layer)
@@ -160,8 +230,7 @@ class RankMemory:
     def _check_peeks(self, order: ForwardOrder, tally: Tally, layer: int) -> None:
         peeks, pattern = order.peeks, self._slot_patterns[layer][0]
         for part, words in self._parts(len(peeks.block_ids), self._slot_bytes):
-            rows = self._slot_rows(peeks.block_ids[part], None, layer)
-            self._fetch(rows, words.reshape(len(rows), -1))
+            self._fetch_slots(peeks.block_ids[part], None, words, layer)
             words ^= pattern
             words ^= peeks.seeds[part, None]
             self._judge(words, order, peeks.block_ids[part], tally, layer)
@@ -171,44 +240,65 @@ class RankMemory:
         """Bytes of a slot in one layer: K and V of every head."""
         return self._shape.row_bytes * self._shape.num_planes
 
+    def _pieces(self, layer: int) -> Iterator[tuple[Words, Piece]]:
+        return zip(self._piece_patterns[layer], self._gpu.layers[layer], strict=True)
+
     def _parts(self, num_rows: int, row_bytes: int) -> Iterator[tuple[slice, Words]]:
         """Yield pieces of `num_rows` rows that fit the scratch buffer, each with room for it."""
-        num_words = row_bytes // WORD_BYTES
-        num_fitting = len(self._scratch) // num_words
+        num_fitting = self._scratch.num_bytes // row_bytes
         for start in range(0, num_rows, num_fitting):
             num_here = min(num_fitting, num_rows - start)
-            words = self._scratch[: num_here * num_words].reshape(num_here, num_words)
-            yield slice(start, start + num_here), words
+            yield slice(start, start + num_here), self._scratch.words(num_here, row_bytes)
 
-    def _slot_rows(self, block_ids: Rows, slots: Rows | None, layer: int) -> Rows:
-        """Return the rows of slots in the pool, one for each plane; None: slot 0 of each block."""
+    def _slot_rows(
+        self, block_ids: Rows, slots: Rows | None, layer: int
+    ) -> Iterator[tuple[Region, Rows, slice]]:
+        """Yield the rows of slots in each piece of a layer, and which words of a slot these are.
+
+        A row is one slot in one plane. None: slot 0 of each block.
+        """
         shape = self._shape
-        rows = block_ids * (shape.num_layers * shape.num_planes * shape.block_size)
-        if slots is not None:
-            rows += slots
-        every: Rows = (rows[:, None] + self._plane_rows[layer]).reshape(-1)
-        return every
+        num_words = shape.row_bytes // WORD_BYTES
+        for region, pieces in self._gpu.layers[layer]:
+            rows = pieces.rows(block_ids) * (pieces.num_planes * shape.block_size)
+            if slots is not None:
+                rows = rows + slots
+            planes = np.arange(pieces.num_planes) * shape.block_size
+            every: Rows = (rows[:, None] + planes).reshape(-1)
+            first = pieces.first_plane * num_words
+            yield region, every, slice(first, first + pieces.num_planes * num_words)
 
-    def _fetch(self, rows: Rows, words: Words) -> None:
-        """Copy rows of the GPU tier to `words`, which is the beginning of the scratch buffer."""
+    def _fetch_slots(self, block_ids: Rows, slots: Rows | None, words: Words, layer: int) -> None:
+        """Copy slots of the GPU tier to `words`, the beginning of the scratch buffer."""
+        row_bytes = self._shape.row_bytes
+        for region, rows, columns in self._slot_rows(block_ids, slots, layer):
+            if columns == slice(0, words.shape[1]):
+                self._fetch(region, rows, self._scratch, row_bytes)
+                continue
+            self._fetch(region, rows, self._part, row_bytes)
+            words[:, columns] = self._part.words(len(rows), row_bytes).reshape(len(words), -1)
+
+    def _store_slots(self, block_ids: Rows, slots: Rows | None, words: Words, layer: int) -> None:
+        """Copy `words`, the beginning of the scratch buffer, to slots of the GPU tier."""
+        row_bytes = self._shape.row_bytes
+        for region, rows, columns in self._slot_rows(block_ids, slots, layer):
+            if columns == slice(0, words.shape[1]):
+                self._store(region, rows, self._scratch, row_bytes)
+                continue
+            part = self._part.words(len(rows), row_bytes).reshape(len(words), -1)
+            part[:] = words[:, columns]
+            self._store(region, rows, self._part, row_bytes)
+
+    def _fetch(self, region: Region, rows: Rows, scratch: Scratch, row_bytes: int) -> None:
+        """Copy rows of the GPU tier to the beginning of a scratch buffer."""
         self._copier.copy(
-            self._gpu,
-            rows,
-            self._scratch_region,
-            None,
-            num_rows=len(rows),
-            row_bytes=words.shape[1] * WORD_BYTES,
+            region, rows, scratch.region, None, num_rows=len(rows), row_bytes=row_bytes
         )
 
-    def _store(self, rows: Rows, words: Words) -> None:
-        """Copy `words`, the beginning of the scratch buffer, to rows of the GPU tier."""
+    def _store(self, region: Region, rows: Rows, scratch: Scratch, row_bytes: int) -> None:
+        """Copy the beginning of a scratch buffer to rows of the GPU tier."""
         self._copier.copy(
-            self._scratch_region,
-            None,
-            self._gpu,
-            rows,
-            num_rows=len(rows),
-            row_bytes=words.shape[1] * WORD_BYTES,
+            scratch.region, None, region, rows, num_rows=len(rows), row_bytes=row_bytes
         )
 
     def _judge(

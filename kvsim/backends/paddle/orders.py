@@ -44,6 +44,19 @@ class Slots(NamedTuple):
     steps: Rows
 
 
+class Attends(NamedTuple):
+    """The tables that requests attend to, one after another.
+
+    Table r is `block_ids[starts[r]:starts[r + 1]]`; of a block the first `filled[i]` slots hold a
+    token, at least one.
+    """
+
+    block_ids: Rows
+    seeds: Words
+    filled: Rows
+    starts: Rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ForwardOrder:
     """Compute: write, layer by layer, what belongs into the blocks, and check what is read.
@@ -53,6 +66,7 @@ class ForwardOrder:
     Of the `peeks`, the blocks that requests attend to while they decode, the first slot of one
     layer is read: all of them in each step would take longer than all the rest, and whoever
     overwrites a block overwrites that slot too, now or in the next layers.
+    `attends` is for a real attention step; None: there is none.
     `faults[rank]` is what goes wrong on a rank; empty: nothing does.
     """
 
@@ -67,6 +81,7 @@ class ForwardOrder:
     slot_reads: Slots
     peeks: Blocks
     num_checked_blocks: int
+    attends: Attends | None = None
     faults: tuple[Fault | None, ...] = ()
 
     def fault_of(self, rank: int) -> Fault | None:
@@ -117,21 +132,16 @@ class Close(NamedTuple):
 Order: TypeAlias = OpOrder | Stop | Forget | Close
 
 
-class LayerDone(NamedTuple):
-    """A rank has finished a layer of an op (of a run of several steps: of its last)."""
-
-    op_id: OpId
-    layer: int
-    finished_at: int
-
-
 class RankDone(NamedTuple):
     """A rank is through with an op and will not touch its blocks again.
 
-    `outcome` is DONE, FAILED or CANCELLED. What an op has read says nothing unless it is DONE on
-    all ranks: its blocks may have been taken from it.
+    `rank` is the number of the rank among those of the backend. `outcome` is DONE, FAILED or
+    CANCELLED. What an op has read says nothing unless it is DONE on all ranks: its blocks may have
+    been taken from it. `layers_finished_at` has the time of each layer that was finished (of a run
+    of several steps: of its last); one message an op, since nobody needs them earlier.
     """
 
+    rank: int
     op_id: OpId
     outcome: Outcome
     started_at: int
@@ -140,6 +150,7 @@ class RankDone(NamedTuple):
     reason: str
     num_wrong_bytes: int
     first_wrong: str
+    layers_finished_at: tuple[int, ...] = ()
 
 
 class RankCrashed(NamedTuple):
@@ -149,4 +160,14 @@ class RankCrashed(NamedTuple):
     error: BaseException
 
 
-Acknowledgement: TypeAlias = LayerDone | RankDone | RankCrashed
+class RankLost(NamedTuple):
+    """A rank cannot be reached any more, or what it says makes no sense.
+
+    `reason` is a line for people that names the rank.
+    """
+
+    rank: int
+    reason: str
+
+
+Acknowledgement: TypeAlias = RankDone | RankCrashed | RankLost

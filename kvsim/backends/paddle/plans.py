@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots
+from kvsim.backends.paddle.orders import Attends, Blocks, ForwardOrder, Slots
 from kvsim.core.attempt import BlockLayout
 from kvsim.cost import prefill_attention_tokens
 
@@ -106,6 +106,9 @@ class ForwardPlanner:
         Tokens of storage in a block.
     step_ends
         Gives the end of each step of a Forward in nanoseconds after its start; see `step_ends`.
+    has_attention
+        Whether orders name the tables that are attended to: of a prompt's piece up to its last
+        token, of a decoding request up to the token before the first step.
     """
 
     def __init__(
@@ -116,7 +119,9 @@ class ForwardPlanner:
         block_size: int,
         slots_per_block: int,
         step_ends: Callable[[Forward], tuple[int, ...]],
+        has_attention: bool = False,
     ) -> None:
+        self._has_attention = has_attention
         self._requests = requests
         self._seeds = seeds
         self._block_size = block_size
@@ -157,6 +162,7 @@ class ForwardPlanner:
             slot_reads=reads.take_slots(),
             peeks=concatenated(peeks),
             num_checked_blocks=num_checked,
+            attends=self._attends(forward) if self._has_attention else None,
             faults=faults,
         )
 
@@ -180,6 +186,30 @@ class ForwardPlanner:
         for member in self._members.values():
             member.num_tokens += steps_done
             member.position += steps_done
+
+    def _attends(self, forward: Forward) -> Attends:
+        """Return the tables that the first step of a Forward attends to."""
+        tables = [
+            (
+                piece.request_id,
+                table_of(piece.request_id, piece.block_ids, self._seeds),
+                piece.first_token + piece.num_tokens,
+            )
+            for piece in forward.prefill
+        ]
+        members = self._members.values()
+        tables += [(each.request_id, each.table, each.num_tokens) for each in members]
+        parts, filled, starts = [], [], [0]
+        size = self._slots_per_block
+        for request_id, table, num_tokens in tables:
+            for first, end in self._spans(request_id, 0, num_tokens):
+                indexes = np.arange(first // size, -(-end // size))
+                parts.append(Blocks(*(column[indexes] for column in table)))
+                filled.append(np.minimum(end - indexes * size, size))
+            starts.append(sum(len(part) for part in filled))
+        blocks = concatenated(parts)
+        every = np.concatenate(filled) if filled else np.empty(0, np.int64)
+        return Attends(blocks.block_ids, blocks.seeds, every, np.array(starts, np.int64))
 
     def _layout(self, request_id: RequestId) -> BlockLayout:
         return BlockLayout(self._requests[request_id], self._block_size)

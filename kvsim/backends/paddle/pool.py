@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from kvsim.backends.paddle.region import MemoryKind, Region
-from kvsim.backends.paddle.runtime import find_place, load_paddle
+from kvsim.backends.paddle.arenas import HostArena
+from kvsim.backends.paddle.cudart import Cuda
+from kvsim.backends.paddle.layout import Layout, PoolLayout
+from kvsim.backends.paddle.runtime import device_index, find_place, load_paddle
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -29,11 +33,13 @@ class KVPool:
         Of a block on this rank.
     device
         "cpu" or "gpu:N".
+    layout
+        The order of the memory.
 
     Attributes
     ----------
-    shape, num_blocks
-        As given.
+    layout
+        Where the pieces of a block are.
     region
         The memory; it lives as long as the pool.
 
@@ -43,10 +49,16 @@ class KVPool:
         If the device is not there.
     """
 
-    def __init__(self, shape: KVShape, num_blocks: int, *, device: str = "cpu") -> None:
-        num_bytes = num_blocks * shape.block_bytes
-        self.shape = shape
-        self.num_blocks = num_blocks
+    def __init__(
+        self,
+        shape: KVShape,
+        num_blocks: int,
+        *,
+        device: str = "cpu",
+        layout: Layout = Layout.BLOCK_MAJOR,
+    ) -> None:
+        self.layout = PoolLayout(shape, num_blocks, layout)
+        num_bytes = self.layout.num_bytes
         zeros = np.zeros(num_bytes, np.uint8)
         paddle, place = load_paddle(), find_place(device)
         self._arena = paddle.to_tensor(zeros, place=place)
@@ -57,12 +69,59 @@ class KVPool:
             paddle.device.synchronize(place)
         self.region = Region(self._arena.data_ptr(), num_bytes, kind)
 
-    def tensor(self) -> Any:  # noqa: ANN401  (Paddle has no types)
-        """Return the pool as Paddle sees it, without a copy: see `KVShape.dimensions`."""
-        return self._arena.view(self.shape.dtype).reshape(self.shape.dimensions(self.num_blocks))
+    def words(self) -> Any:  # noqa: ANN401  (Paddle has no types)
+        """Return the whole arena as words of 64 bits, without a copy."""
+        return self._arena.view("int64")
+
+    def tensors(self) -> list[Any]:
+        """Return the sections of the pool as Paddle sees them, without a copy.
+
+        One, or a second one of extra layers that have more blocks; see `PoolLayout.dimensions`.
+        """
+        values, found = self._arena.view(self.layout.shape.dtype), []
+        first = 0
+        for section in self.layout.sections:
+            dimensions = self.layout.dimensions(section)
+            found.append(values[first : first + prod(dimensions)].reshape(dimensions))
+            first += prod(dimensions)
+        return found
 
 
-def check_memory(num_bytes: int) -> None:
+class PinnedPool:
+    """`num_blocks` blocks in memory of the host that a GPU copies to and from by itself.
+
+    Anonymous memory, of which every page has been written once, registered with CUDA; no tensor of
+    Paddle's, whose pinned memory needs a build for CUDA and which nobody computes on anyway.
+
+    Parameters
+    ----------
+    shape
+        Of a block on this rank.
+    device
+        "gpu:N", the GPU that is to see it.
+    cuda
+        The CUDA runtime of that device; None: loaded.
+
+    Attributes
+    ----------
+    region
+        The memory; it lives as long as the pool.
+
+    Raises
+    ------
+    ConfigError
+        If the bindings are not installed, or the host refuses to pin so much.
+    """
+
+    def __init__(
+        self, shape: KVShape, num_blocks: int, *, device: str, cuda: Cuda | None = None
+    ) -> None:
+        self._arena = HostArena(shape.pool_bytes(num_blocks))
+        self._arena.pin(Cuda(device_index(device)) if cuda is None else cuda)
+        self.region = self._arena.region
+
+
+def check_memory(num_bytes: int, *, ask_for: str = "fewer blocks (gpu_blocks, cpu_blocks)") -> None:
     """Raise `ConfigError` if the host has not got this much to give: better now than killed later.
 
     Does nothing where the system does not tell.
@@ -71,7 +130,7 @@ def check_memory(num_bytes: int) -> None:
     if free_bytes is not None and num_bytes > free_bytes * _USABLE_PERCENT // 100:
         raise ConfigError(
             f"the pools of all ranks take {num_bytes / 2**30:.1f} GiB of host memory and"
-            f" {free_bytes / 2**30:.1f} GiB are free: ask for fewer blocks (gpu_blocks, cpu_blocks)"
+            f" {free_bytes / 2**30:.1f} GiB are free: ask for {ask_for}"
         )
 
 

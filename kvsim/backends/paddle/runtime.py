@@ -35,6 +35,20 @@ def load_paddle() -> ModuleType:
         ) from error
 
 
+def device_index(device: str) -> int:
+    """Return the number of "gpu:N": all of it, not its last digit.
+
+    Raises
+    ------
+    ConfigError
+        If the name is another.
+    """
+    match = re.fullmatch(r"gpu:(\d{1,3})", device)
+    if match is None:
+        raise ConfigError(f"device must be 'cpu' or 'gpu:N' with a number N, not {device!r}")
+    return int(match[1])
+
+
 def find_place(device: str) -> Any:  # noqa: ANN401  (Paddle has no types)
     """Return Paddle's place for "cpu" or "gpu:N".
 
@@ -46,12 +60,9 @@ def find_place(device: str) -> Any:  # noqa: ANN401  (Paddle has no types)
     paddle = load_paddle()
     if device == "cpu":
         return paddle.CPUPlace()
-    match = re.fullmatch(r"gpu:(\d{1,3})", device)
-    if match is None:
-        raise ConfigError(f"device must be 'cpu' or 'gpu:N' with a number N, not {device!r}")
+    index = device_index(device)
     # A build for CUDA says that it is one on a machine without a GPU too, so it is not asked.
     num_gpus = paddle.device.cuda.device_count()
-    index = int(match[1])
     if index >= num_gpus:
         raise ConfigError(f"device {device!r} is not there: Paddle sees {num_gpus} GPUs")
     return paddle.CUDAPlace(index)

@@ -10,13 +10,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Final
 
-from kvsim.backends.paddle.orders import LayerDone, RankDone
+from kvsim.backends.paddle.orders import RankDone
 from kvsim.core.ops import Gate, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kvsim.backends.faults import Fault
+    from kvsim.backends.paddle.copier import Copy
     from kvsim.backends.paddle.memory import Tally
     from kvsim.backends.paddle.orders import Acknowledgement, OpOrder
     from kvsim.types import OpId
@@ -24,19 +25,26 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 0
 """A time that has always come: more can be done now."""
 
+_POLL_NS: Final = 20_000
+"""How often a copy that goes on by itself is asked whether it is done: a copy of a megabyte takes
+as long, and to ask costs a twentieth of it."""
+
 
 class RankOps:
     """How far each op is on this rank, and what has been told about it.
 
     Parameters
     ----------
+    rank
+        Number of the rank.
     tell
         Takes acknowledgements.
     """
 
-    def __init__(self, tell: Callable[[Acknowledgement], None]) -> None:
+    def __init__(self, rank: int, tell: Callable[[Acknowledgement], None]) -> None:
+        self.rank = rank
         self.tell = tell
-        self._num_layers: dict[OpId, int] = {}
+        self._layer_times: dict[OpId, list[int]] = {}
         self._outcomes: dict[OpId, Outcome] = {}
         self._num_waiting: dict[OpId, int] = {}
         self._unwanted: set[OpId] = set()
@@ -61,7 +69,7 @@ class RankOps:
         if order.gate is Gate.OP:
             return self.may_end(order)
         return all(
-            op_id in self._outcomes or self._num_layers.get(op_id, 0) > layer
+            op_id in self._outcomes or len(self._layer_times.get(op_id, ())) > layer
             for op_id in order.after
         )
 
@@ -69,10 +77,13 @@ class RankOps:
         """Whether all that an op waits for has ended here."""
         return all(op_id in self._outcomes for op_id in order.after)
 
-    def finish_layer(self, op_id: OpId, layer: int, at: int) -> None:
-        """Let those that wait for a layer of an op go on."""
-        self._num_layers[op_id] = layer + 1
-        self.tell(LayerDone(op_id, layer, at))
+    def finish_layer(self, op_id: OpId, at: int) -> None:
+        """Let those that wait for the next layer of an op go on."""
+        self._layer_times.setdefault(op_id, []).append(at)
+
+    def layer_times(self, op_id: OpId) -> tuple[int, ...]:
+        """Return when each layer of an op was finished, of those that are."""
+        return tuple(self._layer_times.get(op_id, ()))
 
     def finish(self, order: OpOrder, done: RankDone) -> None:
         """Let those that wait for an op go on, or fail."""
@@ -95,7 +106,7 @@ class RankOps:
             self._unwanted.add(op_id)
             return
         self._unwanted.discard(op_id)
-        self._num_layers.pop(op_id, None)
+        self._layer_times.pop(op_id, None)
         self._outcomes.pop(op_id, None)
 
 
@@ -161,6 +172,7 @@ class Ending:
         self._ops.finish(
             self._order,
             RankDone(
+                self._ops.rank,
                 self._order.op_id,
                 outcome,
                 now if self.started_at is None else self.started_at,
@@ -169,6 +181,7 @@ class Ending:
                 reason,
                 self._tally.num_wrong_bytes,
                 self._tally.first_wrong,
+                self._ops.layer_times(self._order.op_id),
             ),
         )
         return AT_ONCE
@@ -198,11 +211,13 @@ class LayerTask:
     ending
         Its end.
     do_layer
-        Does the work of a layer.
+        Begins the work of a layer, and returns what says when it is done.
     num_layers, step_ns
         Of the shape; and how long the op must take.
     is_step
         Whether a stop waits for the end of the op, once it has begun.
+    is_whole
+        Whether `do_layer(0)` does the work of all layers, which then finish together.
     """
 
     def __init__(
@@ -210,11 +225,12 @@ class LayerTask:
         order: OpOrder,
         ops: RankOps,
         ending: Ending,
-        do_layer: Callable[[int], None],
+        do_layer: Callable[[int], Copy],
         *,
         num_layers: int,
         step_ns: int,
         is_step: bool,
+        is_whole: bool = False,
     ) -> None:
         self._order = order
         self._ops = ops
@@ -223,8 +239,9 @@ class LayerTask:
         self._num_layers = num_layers
         self._step_ns = step_ns
         self._is_step = is_step
+        self._num_at_once = num_layers if is_whole else 1
         self._layer = 0
-        self._is_working = False
+        self._work: Copy | None = None
         self._due_at = 0  # when the present layer is over, or the last one was
         self._stop: bool | None = None  # at once, or at the end of the step; None: not wanted
 
@@ -238,11 +255,14 @@ class LayerTask:
         None: when another op has moved.
         """
         ending = self.ending
+        if self._work is not None and not self._work.is_done():
+            # It cannot be stopped: whoever gets the blocks next must not be written over.
+            return now + _POLL_NS
         if self._stop is not None and ending.hears:
             has_begun = ending.started_at is not None
             if self._stop or not has_begun or not self._is_step:
                 return ending.end(now, Outcome.CANCELLED)
-        if self._is_working:
+        if self._work is not None:
             return self._finish_layer(now)
         if self._layer == self._num_layers:
             return self._finish(now)
@@ -253,17 +273,16 @@ class LayerTask:
     def _begin_layer(self, now: int) -> int | None:
         if self.ending.end_if_lost(now):
             return AT_ONCE
-        if not self._ops.may_start(self._order, self._layer):
+        begin, end = self._layer, self._layer + self._num_at_once
+        if not self._ops.may_start(self._order, end - 1):
             return None
         if self.ending.started_at is None:
             self.ending.started_at = self._due_at = now
         elif self._order.after:
             self._due_at = max(self._due_at, now)
-        begin, end = self._layer, self._layer + 1
         self._due_at += self._step_ns * end // self._num_layers
         self._due_at -= self._step_ns * begin // self._num_layers
-        self._is_working = True
-        self._do_layer(self._layer)
+        self._work = self._do_layer(begin)
         return AT_ONCE
 
     def _finish(self, now: int) -> int | None:
@@ -280,9 +299,10 @@ class LayerTask:
     def _finish_layer(self, now: int) -> int:
         if now < self._due_at:
             return self._due_at
-        self._is_working = False
-        self._ops.finish_layer(self._order.op_id, self._layer, now)
-        self._layer += 1
+        self._work = None
+        for _ in range(self._num_at_once):
+            self._ops.finish_layer(self._order.op_id, now)
+            self._layer += 1
         return AT_ONCE
 
 
@@ -367,6 +387,6 @@ class RunTask:
         late_until = ending.wait_if_late(now)
         if late_until is not None:
             return late_until
-        for layer in range(self._num_layers):
-            self._ops.finish_layer(self._order.op_id, layer, now)
+        for _ in range(self._num_layers):
+            self._ops.finish_layer(self._order.op_id, now)
         return ending.end(now, Outcome.DONE, steps_done=self._num_done)

@@ -61,6 +61,11 @@ class RankThread:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def fence(self) -> None:
+        """Stop it, between two layers: a thread cannot be ended from outside."""
+        self.close()
+        self.join()
+
     def _run(self) -> None:
         try:
             self._worker.run()

@@ -55,11 +55,17 @@ class RankWorker:
         self._memory = memory
         self._clock = clock
         self._inbox = inbox
-        self._ops = RankOps(tell)
+        self._ops = RankOps(rank, tell)
         self._tasks: dict[OpId, LayerTask | RunTask] = {}
 
     def run(self) -> None:
-        """Work until told to close."""
+        """Work until told to close; no copy is on its way after that."""
+        try:
+            self._work()
+        finally:
+            self._memory.close()
+
+    def _work(self) -> None:
         while True:
             order = self._receive(self._advance_all())
             while order is not None:
@@ -75,6 +81,7 @@ class RankWorker:
             try:
                 again_at = task.advance(self._clock())
             except CopyError as error:
+                self._memory.drain()  # other pieces of it may be on their way
                 again_at = task.ending.end(self._clock(), Outcome.FAILED, reason=str(error))
             if task.ending.is_over:
                 del self._tasks[op_id]
@@ -107,14 +114,22 @@ class RankWorker:
             self._tasks[order.op_id] = self._compute(order)
 
     def _copy(self, order: TransferOrder) -> LayerTask:
+        memory = self._memory
+        is_whole = memory.goes_whole(order)
+        ending = Ending(order, self._ops, order.fault_of(self._rank), Tally())
+        if ending.is_troubled:  # it comes to half of its layers
+            is_whole = False
         return LayerTask(
             order,
             self._ops,
-            Ending(order, self._ops, order.fault_of(self._rank), Tally()),
-            partial(self._memory.copy_layer, order),
-            num_layers=self._memory.num_layers,
+            ending,
+            (lambda _: memory.copy_blocks(order))
+            if is_whole
+            else partial(memory.copy_layer, order),
+            num_layers=memory.num_layers,
             step_ns=0,
             is_step=False,
+            is_whole=is_whole,
         )
 
     def _compute(self, order: ForwardOrder) -> LayerTask | RunTask:

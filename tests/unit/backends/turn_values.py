@@ -59,12 +59,18 @@ KINDS: dict[type, st.SearchStrategy[Any]] = {
     ev.AttemptEnded: st.builds(ev.AttemptEnded, ints, ints, ints, st.sampled_from(ev.EndReason)),
     ev.RequestEnded: st.builds(ev.RequestEnded, ints, ints, texts),
     ev.FillIssued: st.builds(ev.FillIssued, ints, ints, ints, many_keys, ids),
+    ev.RequestGrown: st.builds(ev.RequestGrown, ints, ints, ids),
+    ev.BlocksDuplicated: st.builds(ev.BlocksDuplicated, ints, ints, many_keys, ids),
     ev.TransferIssued: st.builds(
         ev.TransferIssued, ints, ints, ints, many_keys, ids, ids, st.booleans()
     ),
     ev.OpAnswered: st.builds(ev.OpAnswered, ints, ints, texts),
     ev.BlocksStored: st.builds(ev.BlocksStored, ints, many_keys, ids),
     ev.BlocksRemoved: st.builds(ev.BlocksRemoved, ints, many_keys, st.sampled_from(ev.RemoveCause)),
+    ev.BlocksKept: st.builds(ev.BlocksKept, ints, many_keys),
+    ev.BlocksFreed: st.builds(ev.BlocksFreed, ints, ids),
+    ev.BlocksQuarantined: st.builds(ev.BlocksQuarantined, ints, ints, ids),
+    ev.CacheCleared: st.builds(ev.CacheCleared, texts, ints),
 }  # fmt: skip
 COMMANDS, ANSWERS, EVENTS = map(get_args, (ops.Command, ops.Answer, ev.Event))
 commands, answers, events = (

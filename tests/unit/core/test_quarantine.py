@@ -24,5 +24,5 @@ def test_quarantined_blocks_do_not_count_as_held(
         give(pool, [second, third])
     give(pool, [third])
     assert len(pool.free) == 2
-    assert pool.unquarantine(7) == 2
+    assert pool.unquarantine(7) == [first, second]
     assert sorted(pool.free) == [0, 1, 2, 3]

@@ -71,10 +71,10 @@ def test_blocks_leave_quarantine_when_their_own_op_has_settled() -> None:
     pool.quarantine(5, taken[:1])
     pool.quarantine(6, taken[1:2])
     pool.quarantine(5, taken[2:])
-    assert pool.unquarantine(6) == 1
-    assert pool.unquarantine(7) == 0
+    assert pool.unquarantine(6) == taken[1:2]
+    assert pool.unquarantine(7) == []
     assert pool.num_quarantined == 2
-    assert pool.unquarantine(5) == 2
+    assert pool.unquarantine(5) == [taken[0], taken[2]]
     pool.check(owned=[])
 
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from queue import Empty
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
 from kvsim.backends.paddle.copier import HostCopier
+from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.memory import RankMemory
-from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots, TransferOrder
-from kvsim.backends.paddle.region import MemoryKind, Region
+from kvsim.backends.paddle.orders import Attends, Blocks, ForwardOrder, Slots, TransferOrder
 from kvsim.backends.paddle.shape import KVShape
+from kvsim.backends.region import MemoryKind, Region
 from kvsim.core.ops import Gate, Place
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ def forward_order(
     reads: Blocks | None = None,
     slot_reads: Slots | None = None,
     peeks: Blocks | None = None,
+    attends: Attends | None = None,
     after: tuple[int, ...] = (),
     gate: Gate = Gate.LAYER,
     deadline_at: int | None = None,
@@ -117,6 +120,7 @@ def forward_order(
         slot_reads=slots() if slot_reads is None else slot_reads,
         peeks=blocks() if peeks is None else peeks,
         num_checked_blocks=0,
+        attends=attends,
         faults=faults,
     )
 
@@ -152,13 +156,29 @@ def rows_of(ids: Sequence[int]) -> Rows:
     return np.array(ids, np.int64)
 
 
+def shape_of(rank: int, shape: KVShape = SHAPE) -> KVShape:
+    """Return a shape with the heads of a rank: rank 1 has those after the ones of rank 0."""
+    first = rank * shape.num_kv_heads
+    return replace(shape, first_kv_head=first, total_kv_heads=first + shape.num_kv_heads)
+
+
 def small_memory(
-    num_gpu_blocks: int = 8, num_host_blocks: int = 8, *, shape: KVShape = SHAPE, rank: int = 0
+    num_gpu_blocks: int = 8,
+    num_host_blocks: int = 8,
+    *,
+    shape: KVShape = SHAPE,
+    rank: int = 0,
+    layout: Layout = Layout.BLOCK_MAJOR,
 ) -> tuple[RankMemory, Arena, Arena]:
-    """Return the memory of a rank, and its two arenas."""
-    gpu = Arena(num_gpu_blocks * shape.block_bytes)
-    host = Arena(num_host_blocks * shape.block_bytes)
+    """Return the memory of a rank, and its two arenas. Ranks have different heads."""
+    gpu = Arena(shape.pool_bytes(num_gpu_blocks))
+    host = Arena(shape.pool_bytes(num_host_blocks))
     memory = RankMemory(
-        rank=rank, shape=shape, gpu=GPU, pools={GPU: gpu, HOST: host}, copier=HostCopier()
+        rank=rank,
+        shape=shape_of(rank, shape),
+        gpu=GPU,
+        pools={GPU: gpu, HOST: host},
+        copier=HostCopier(),
+        layout=layout,
     )
     return memory, gpu, host

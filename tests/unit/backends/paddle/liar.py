@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.backends.paddle.copier import HostCopier
+from kvsim.backends.paddle.copier import DONE, HostCopier
 
 if TYPE_CHECKING:
-    from kvsim.backends.paddle.copier import Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.paddle.copier import Copy, Rows
+    from kvsim.backends.region import Region
 
 
 class Liar:
@@ -35,13 +35,33 @@ class Liar:
         num_rows: int,
         row_bytes: int,
     ) -> None:
+        """Copy what is no transfer."""
+        self.start(source, source_rows, target, target_rows, num_rows=num_rows, row_bytes=row_bytes)
+
+    def start(
+        self,
+        source: Region,
+        source_rows: Rows | None,
+        target: Region,
+        target_rows: Rows | None,
+        *,
+        num_rows: int,
+        row_bytes: int,
+    ) -> Copy:
         """Copy, or do not."""
         is_pool_to_pool = source_rows is not None and target_rows is not None
         if is_pool_to_pool and source.num_bytes > target.num_bytes:
             self._num_left -= 1
             if self._num_left == -1:
                 self.num_lies += 1
-                return
+                return DONE
         self._copier.copy(
             source, source_rows, target, target_rows, num_rows=num_rows, row_bytes=row_bytes
         )
+        return DONE
+
+    def drain(self) -> None:
+        """Do nothing: all that is copied is copied at once."""
+
+    def close(self) -> None:
+        """Do nothing."""

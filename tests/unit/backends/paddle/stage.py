@@ -10,7 +10,6 @@ from kvsim.backends.paddle.orders import (
     Acknowledgement,
     Close,
     ForwardOrder,
-    LayerDone,
     Order,
     RankDone,
     TransferOrder,
@@ -32,7 +31,7 @@ class PlayedRank:
 
     def __init__(self) -> None:
         self.orders: list[Order] = []
-        self.is_started = self.is_joined = False
+        self.is_started = self.is_joined = self.is_fenced = False
 
     def tell(self, order: Order) -> None:
         """Take an order."""
@@ -51,6 +50,10 @@ class PlayedRank:
         """Be asked to stop before, or never end."""
         assert Close() in self.orders
         self.is_joined = True
+
+    def fence(self) -> None:
+        """Touch no block any more."""
+        self.is_fenced = True
 
 
 class Stage:
@@ -95,7 +98,12 @@ class Stage:
             self.timeline.add(
                 at,
                 rank_done(
-                    op_id, outcome, at, steps_done=num_steps, num_wrong_bytes=num_wrong_bytes
+                    op_id,
+                    outcome,
+                    at,
+                    rank=rank,
+                    steps_done=num_steps,
+                    num_wrong_bytes=num_wrong_bytes,
                 ),
             )
 
@@ -121,12 +129,15 @@ def rank_done(
     outcome: Outcome,
     at: int,
     *,
+    rank: int = 0,
     started_at: int | None = None,
     steps_done: int = 1,
     num_wrong_bytes: int = 0,
+    layers: tuple[int, ...] = (),
 ) -> RankDone:
     """Return the end of an op on a rank."""
     return RankDone(
+        rank,
         op_id,
         outcome,
         at if started_at is None else started_at,
@@ -135,12 +146,8 @@ def rank_done(
         "" if outcome is Outcome.DONE else f"it {outcome}",
         num_wrong_bytes,
         f"op {op_id} read wrong bytes" if num_wrong_bytes else "",
+        layers,
     )
-
-
-def layer_done(op_id: int, layer: int, at: int) -> LayerDone:
-    """Return the end of a layer on a rank."""
-    return LayerDone(op_id, layer, at)
 
 
 def row(answer: Answer) -> Row:

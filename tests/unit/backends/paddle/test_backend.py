@@ -9,10 +9,17 @@ import pytest
 
 from kvsim.backends.faults import plan_faults
 from kvsim.backends.paddle.backend import WallClock
-from kvsim.backends.paddle.orders import Close, ForwardOrder, RankCrashed, TransferOrder
+from kvsim.backends.paddle.orders import (
+    Close,
+    ForwardOrder,
+    RankCrashed,
+    RankDone,
+    RankLost,
+    TransferOrder,
+)
 from kvsim.config import FaultConfig
-from kvsim.core.ops import Cancel, Gate, Member, Outcome, Place, Slice
-from kvsim.errors import ConfigError, MisuseError
+from kvsim.core.ops import Cancel, Completion, Gate, Member, Outcome, Place, Slice
+from kvsim.errors import ConfigError, MisuseError, TransferError
 from tests.unit.backends.paddle.bits import GPU
 from tests.unit.backends.paddle.stage import (
     PlayedRank,
@@ -60,7 +67,7 @@ def test_forwards_run_one_after_another_in_the_order_they_came() -> None:
     stage.timeline.add(10, rank_done(3, DONE, 10))
     assert stage.rows(until=20) == []
     assert stage.sent() == [3]  # a rank is still at it
-    stage.timeline.add(30, rank_done(3, DONE, 30))
+    stage.timeline.add(30, rank_done(3, DONE, 30, rank=1))
     stage.rows()
     assert stage.sent() == [3, 1]
 
@@ -85,7 +92,7 @@ def test_behind_an_op_gate_nothing_is_sent_before_all_ranks_are_through() -> Non
     stage.backend.submit(transfer(3, after=(1,)))
     assert stage.sent() == [0, 3]
     stage.timeline.add(5, rank_done(0, DONE, 5))
-    stage.timeline.add(9, rank_done(0, DONE, 9))
+    stage.timeline.add(9, rank_done(0, DONE, 9, rank=1))
     assert stage.backend.wait(6) == ()
     assert stage.sent() == [0, 3]
     assert stage.rows() == [(0, "done", 9)]
@@ -294,3 +301,82 @@ def test_the_wall_clock_begins_at_zero_and_never_decreases() -> None:
     times = [clock() for _ in range(100)]
     assert 0 <= times[0] < 10**9
     assert times == sorted(times)
+
+
+def test_a_lost_rank_ends_what_is_open_behind_a_fence_and_then_the_run() -> None:
+    stage = Stage()
+    stage.backend.submit(transfer(0, deadline_at=20))
+    stage.backend.submit(forward(1))
+    stage.backend.submit(forward(2))  # not on the ranks yet
+    stage.backend.submit(transfer(3, after=(1,), gate=Gate.OP))
+    stage.timeline.add(5, rank_done(1, DONE, 5))
+    assert stage.rows() == [(0, "timed_out", 20)]
+    stage.timeline.add(30, RankLost(1, "rank 1 was killed"))
+    stage.timeline.add(30, rank_done(0, DONE, 30))  # rank 0 was as quick: it does not count
+    assert stage.rows() == [
+        (0, "settled", 30),
+        *((op_id, "failed", 30) for op_id in (1, 2, 3)),
+    ]
+    assert all(rank.is_fenced for rank in stage.ranks)
+    for _ in range(2):
+        with pytest.raises(TransferError, match="rank 1 was killed"):
+            stage.backend.wait(None)
+        with pytest.raises(TransferError, match="rank 1 was killed"):
+            stage.backend.submit(transfer(9))
+    assert set(stage.backend.figures().values()) == {0}
+    stage.backend.close()
+    assert stage.backend.wait(None) == ()
+    assert all(rank.is_joined for rank in stage.ranks)
+
+
+def test_the_reason_of_what_ends_with_a_lost_rank_names_it() -> None:
+    stage = Stage()
+    stage.backend.submit(transfer(0))
+    stage.timeline.add(30, RankLost(1, "rank 1 was killed"))
+    (answer,) = stage.backend.wait(None)
+    assert isinstance(answer, Completion)
+    assert (answer.outcome, answer.reason) == (FAILED, "rank 1 was killed")
+
+
+def test_a_rank_may_be_lost_while_nothing_is_under_way() -> None:
+    stage = Stage()
+    stage.timeline.add(30, RankLost(0, "rank 0 was killed"))
+    with pytest.raises(TransferError, match="rank 0 was killed"):
+        stage.backend.wait(50)
+
+
+@pytest.mark.parametrize(
+    ("said", "problem"),
+    [
+        # Rank 0 has said so already.
+        (rank_done(0, DONE, 7), "rank 0 says that op 0 has ended, which it was not asked for, or"),
+        (rank_done(5, DONE, 7, rank=1), "rank 1 says that op 5 has ended, which it was not asked"),
+        (rank_done(2, DONE, 7, rank=1), "rank 1 says that op 2 has ended"),  # is not sent yet
+        (rank_done(0, DONE, 7, rank=2), "rank 2 says that op 0 has ended"),  # there is no rank 2
+        (rank_done(0, DONE, 11, rank=1), "op 0 went from 11 to 11 ns, and it is 10 ns now"),
+        (rank_done(0, DONE, 7, rank=1, started_at=8), "op 0 went from 8 to 7 ns"),
+        (rank_done(0, DONE, 7, rank=1, started_at=-1), "op 0 went from -1 to 7 ns"),
+        (rank_done(1, DONE, 7, rank=1, steps_done=2), "has done 2 steps of op 1, which has 1"),
+        (rank_done(1, DONE, 7, rank=1, steps_done=-1), "has done -1 steps of op 1"),
+    ],
+)
+def test_a_rank_that_says_what_makes_no_sense_is_lost(said: RankDone, problem: str) -> None:
+    stage = Stage()
+    for command in (transfer(0), forward(1), forward(2)):
+        stage.backend.submit(command)
+    stage.timeline.add(5, rank_done(0, DONE, 5))
+    stage.timeline.add(10, said)
+    assert stage.rows() == [(op_id, "failed", 10) for op_id in range(3)]
+    assert all(rank.is_fenced for rank in stage.ranks)
+    with pytest.raises(TransferError, match=problem):
+        stage.backend.wait(None)
+
+
+def test_an_end_that_is_told_again_after_the_op_has_come_to_rest_is_found() -> None:
+    stage = Stage(1)
+    stage.backend.submit(transfer(0))
+    stage.says(0, at=5)
+    assert stage.rows() == [(0, "done", 5)]
+    stage.says(0, at=6)
+    with pytest.raises(TransferError, match="op 0 has ended, which it was not asked for, or has"):
+        stage.backend.wait(50)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.backends.paddle.content import ContentSeeds, count_wrong_bytes, layer_patterns
+from kvsim.backends.paddle.shape import find_shape
 from kvsim.testing import Prompt, make_request
 from kvsim.types import PartialRule
 from tests.unit.backends.paddle.bits import SHAPE
@@ -30,7 +31,7 @@ request = Request(
     num_input_tokens=48, num_output_tokens=20,
 )
 print(ContentSeeds([request]).of_blocks(0, 5).tolist())
-print(layer_patterns(find_shape("tiny"), 1)[2][3, 15].tolist())
+print(layer_patterns(find_shape("tiny").of_rank(1, 2))[2][1, 15].tolist())
 """
 
 shapes = st.builds(
@@ -43,26 +44,35 @@ shapes = st.builds(
 )
 
 
-@given(shapes, st.integers(1, 3))
-def test_every_word_of_every_rank_layer_plane_slot_has_a_constant_of_its_own(
-    shape: KVShape, num_ranks: int
-) -> None:
-    words = [
-        word
-        for rank in range(num_ranks)
-        for layer in layer_patterns(shape, rank)
-        for word in layer.reshape(-1).tolist()
-    ]
-    assert len(set(words)) == len(words) == num_ranks * shape.block_bytes // 8
+@given(shapes)
+def test_every_word_of_every_layer_plane_slot_has_a_constant_of_its_own(shape: KVShape) -> None:
+    layers = layer_patterns(shape)
+    assert {layer.shape for layer in layers} == {
+        (shape.num_planes, shape.block_size, shape.row_bytes // 8)
+    }
+    words = [word for layer in layers for word in layer.reshape(-1).tolist()]
+    assert len(set(words)) == len(words) == shape.block_bytes // 8
 
 
-def test_a_pattern_has_the_order_of_the_memory() -> None:
-    layers = layer_patterns(SHAPE, 0)
-    assert [layer.shape for layer in layers] == [(4, 4, 1)] * 2
-    # Block-major: a layer after another, in it plane by plane; the constants follow that order.
-    flat = np.concatenate([layer.reshape(-1) for layer in layers])
-    wider = layer_patterns(replace(SHAPE, num_layers=1, block_size=8), 0)[0].reshape(-1)
-    assert (flat == wider).all()
+@given(shapes, st.integers(1, 7))
+def test_a_head_holds_the_same_whatever_rank_it_is_on(shape: KVShape, num_ranks: int) -> None:
+    """So the blocks of one instance can be checked on another of a different number of ranks."""
+    whole = layer_patterns(shape)
+    seen = set()
+    for rank in range(num_ranks):
+        share = shape.of_rank(rank, num_ranks)
+        planes = [part * shape.num_kv_heads + h for part in range(2) for h in share.heads]
+        for here, all_heads in zip(layer_patterns(share), whole, strict=True):
+            assert (here == all_heads[planes]).all()
+        seen |= set(share.heads)
+    assert seen == set(range(shape.num_kv_heads))
+
+
+def test_a_latent_is_the_same_on_every_rank() -> None:
+    latent = find_shape("tiny-mla")
+    one, *others = (layer_patterns(latent.of_rank(rank, 3)) for rank in range(3))
+    assert [layer.shape for layer in one] == [(1, 16, 12)] * 4
+    assert all((a == b).all() for other in others for a, b in zip(one, other, strict=True))
 
 
 def test_blocks_of_different_keys_differ_and_of_one_key_do_not() -> None:
@@ -124,8 +134,8 @@ def test_the_content_is_the_same_in_every_process() -> None:
     keys = [("a", 1), 7, b"k", ("output", 0, 3), ("output", 0, 4)]
     digests = [blake2b(repr(key).encode(), digest_size=8).digest() for key in keys]
     seeds = [int.from_bytes(digest, "little", signed=True) for digest in digests]
-    # Layer 2 of rank 1 begins at word 2 * 256 of its block; plane 3, slot 15 is its last 4 words.
-    words = [signed(mix((2 << 40) + 2 * 256 + 252 + i)) for i in range(4)]
+    # Layer 2 is the third. Rank 1 of 2 has head 1, whose V is its plane 1; slot 15 has words 60 on.
+    words = [signed(mix((3 << 48) + (1 << 47) + (1 << 31) + 60 + i)) for i in range(4)]
     assert said == {f"{seeds}\n{words}\n"}
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvsim.backends.paddle.copier import CopyError, HostCopier, Rows, host_words
-from kvsim.backends.paddle.region import MemoryKind, Region
+from kvsim.backends.region import MemoryKind, Region
 from tests.unit.backends.paddle.bits import Arena, rows_of
 
 

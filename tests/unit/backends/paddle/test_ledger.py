@@ -11,7 +11,6 @@ from kvsim.core.ops import Cancel, Completion, Outcome, Settled
 from tests.unit.backends.paddle.stage import (
     Stage,
     forward,
-    layer_done,
     rank_done,
     row,
     transfer,
@@ -46,8 +45,8 @@ def test_an_op_ends_as_the_worst_of_its_ranks(
 def test_of_two_ranks_that_fail_the_first_gives_the_reason() -> None:
     stage = Stage()
     stage.backend.submit(transfer(0))
-    for reason in ("the first", "the second"):
-        stage.timeline.add(5, rank_done(0, FAILED, 5)._replace(reason=reason))
+    for rank, reason in enumerate(("the first", "the second")):
+        stage.timeline.add(5, rank_done(0, FAILED, 5, rank=rank)._replace(reason=reason))
     (answer,) = stage.backend.wait(None)
     assert isinstance(answer, Completion)
     assert answer.reason == "the first"
@@ -57,9 +56,10 @@ def test_the_times_are_those_of_the_first_to_begin_and_the_last_to_end() -> None
     stage = Stage(3, record_layers=True)
     stage.backend.submit(transfer(0))
     for rank, (begun, ended) in enumerate([(4, 30), (2, 20), (3, 40)]):
-        for layer in range(2):
-            stage.timeline.add(ended, layer_done(0, layer, begun + 10 * layer + rank))
-        stage.timeline.add(ended, rank_done(0, DONE, ended, started_at=begun))
+        layers = (begun + rank, begun + 10 + rank)
+        stage.timeline.add(
+            ended, rank_done(0, DONE, ended, rank=rank, started_at=begun, layers=layers)
+        )
     (answer,) = stage.backend.wait(None)
     # Layer 0 ended at 4, 3 and 5 on the three ranks, layer 1 at 14, 13 and 15.
     assert answer == Completion(0, DONE, 2, 40, steps_done=1, layers_finished_at=(5, 15))
@@ -69,8 +69,7 @@ def test_layers_are_told_only_if_asked_for_and_if_all_went_well() -> None:
     for records, outcome, expected in ((False, DONE, ()), (True, FAILED, ()), (True, DONE, (3,))):
         stage = Stage(1, record_layers=records)
         stage.backend.submit(transfer(0))
-        stage.timeline.add(3, layer_done(0, 0, 3))
-        stage.says(0, outcome, at=5)
+        stage.timeline.add(5, rank_done(0, outcome, 5, layers=(3,)))
         (answer,) = stage.backend.wait(None)
         assert isinstance(answer, Completion)
         assert answer.layers_finished_at == expected
@@ -85,7 +84,7 @@ def test_in_whatever_order_ranks_answer_each_op_ends_once_with_its_last_rank(
         stage.backend.submit(transfer(op_id))
     for at, (op_id, rank) in enumerate(order):
         outcome = FAILED if (op_id, rank) == (2, 1) else DONE
-        stage.timeline.add(at, rank_done(op_id, outcome, at))
+        stage.timeline.add(at, rank_done(op_id, outcome, at, rank=rank))
     last = {op_id: at for at, (op_id, _) in enumerate(order)}
     expected = sorted(
         ((op_id, "failed" if op_id == 2 else "done", at) for op_id, at in last.items()),
@@ -100,7 +99,7 @@ def test_an_op_times_out_at_its_deadline_and_settles_when_its_last_rank_does() -
     stage = Stage()
     stage.backend.submit(transfer(0, deadline_at=100))
     stage.timeline.add(50, rank_done(0, DONE, 50))
-    stage.timeline.add(300, rank_done(0, CANCELLED, 300))
+    stage.timeline.add(300, rank_done(0, CANCELLED, 300, rank=1))
     assert stage.rows() == [(0, "timed_out", 100)]
     assert stage.orders(Stop) == [Stop(0, at_once=True)]
     assert stage.rows() == [(0, "settled", 300)]
@@ -286,7 +285,7 @@ def test_answers_that_come_together_are_in_the_order_of_their_time_and_op() -> N
     for op_id in (5, 3, 4):
         stage.backend.submit(transfer(op_id))
     for op_id, at in ((5, 20), (3, 30), (4, 20)):
-        stage.timeline.add(0, rank_done(op_id, DONE, at))
+        stage.timeline.add(30, rank_done(op_id, DONE, at))
     assert stage.rows() == [(4, "done", 20), (5, "done", 20), (3, "done", 30)]
 
 
@@ -298,7 +297,7 @@ def test_an_answer_is_not_earlier_than_the_time_read_or_told_before() -> None:
     assert stage.backend.now() == 50
     # The ranks ended three of them at 10, 60 and 20; the engine has read 50 since.
     for op_id, at in ((0, 10), (1, 60), (2, 20)):
-        stage.timeline.add(0, rank_done(op_id, DONE, at))
+        stage.timeline.add(60, rank_done(op_id, DONE, at))
     assert stage.rows() == [(0, "done", 50), (2, "done", 50), (1, "done", 60)]
-    stage.timeline.add(0, rank_done(3, DONE, 55))
+    stage.timeline.add(60, rank_done(3, DONE, 55))
     assert stage.rows() == [(3, "done", 60)]

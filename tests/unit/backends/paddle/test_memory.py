@@ -12,11 +12,11 @@ from kvsim.backends.paddle.memory import RankMemory, Tally
 from kvsim.backends.paddle.shape import KVShape
 from tests.unit.backends.paddle.bits import (
     PLANES,
-    SHAPE,
     SLOTS,
     Arena,
     blocks,
     forward_order,
+    shape_of,
     slots,
     small_memory,
     transfer_order,
@@ -52,7 +52,7 @@ def test_whole_blocks_and_single_slots_are_written_where_they_belong(
     seeds: list[int], rank: int
 ) -> None:
     memory, gpu, _ = small_memory(rank=rank)
-    patterns = np.array(layer_patterns(SHAPE, rank)).reshape(2, PLANES, SLOTS)
+    patterns = np.array(layer_patterns(shape_of(rank))).reshape(2, PLANES, SLOTS)
     expected = np.zeros((8, 2, PLANES, SLOTS), np.int64)
     pairs = [(7 - i, seed) for i, seed in enumerate(seeds)]
     single = (0, 5, 2, 0), (1, 6, 0, 0), (0, 5, 3, 0)
@@ -97,7 +97,7 @@ def test_a_layer_that_was_not_copied_is_found() -> None:
 
 def test_a_block_that_was_never_written_is_wrong_in_all_bytes_of_its_content() -> None:
     memory, _, _ = small_memory(rank=1)
-    content = np.array(layer_patterns(SHAPE, 1)).reshape(2, -1) ^ A
+    content = np.array(layer_patterns(shape_of(1))).reshape(2, -1) ^ A
     expected = int(np.count_nonzero(content.view(np.uint8)))
     assert expected > WORDS * 8 * 9 // 10
     num_wrong, first = found(memory, (2, A))
@@ -123,7 +123,7 @@ def test_what_another_rank_wrote_is_wrong() -> None:
     other, others, _ = small_memory(rank=1)
     written(other, A)
     gpu.bytes[:] = others.bytes
-    patterns = [np.array(layer_patterns(SHAPE, rank)) for rank in range(2)]
+    patterns = [np.array(layer_patterns(shape_of(rank))) for rank in range(2)]
     expected = np.count_nonzero((patterns[0] ^ patterns[1]).view(np.uint8))
     assert found(memory, (0, A))[0] == expected > 0
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from kvsim.backends.paddle.copier import CopyError, HostCopier, host_words
+from kvsim.backends.paddle.layout import Layout
 from kvsim.backends.paddle.pool import KVPool, available_bytes, check_memory
-from kvsim.backends.paddle.region import MemoryKind
 from kvsim.backends.paddle.runtime import find_place, load_paddle
+from kvsim.backends.region import MemoryKind
 from kvsim.errors import ConfigError
 from tests.unit.backends.paddle.bits import SHAPE
 
@@ -38,7 +40,7 @@ def test_the_region_is_the_arena_itself_and_zero() -> None:
 
 def test_the_typed_view_has_the_dimensions_of_the_shape_and_shares_the_memory() -> None:
     pool = KVPool(SHAPE, 5)
-    tensor = pool.tensor()
+    (tensor,) = pool.tensors()
     assert tuple(tensor.shape) == (5, 2, 2, 2, 4, 4)
     assert str(tensor.dtype) == "paddle.bfloat16"
     assert tensor.data_ptr() == pool.region.ptr
@@ -47,6 +49,18 @@ def test_the_typed_view_has_the_dimensions_of_the_shape_and_shares_the_memory() 
     np.from_dlpack(pool._arena).view(np.uint16)[row * 4 + 3] = 0x3F80  # noqa: SLF001
     assert float(tensor[3, 1, 1, 0, 2, 3]) == 1.0
     assert float(tensor.astype("float32").sum()) == 1.0
+
+
+def test_a_section_of_extra_layers_lies_where_the_layout_says() -> None:
+    """Paddle gives a slice that is then viewed as another type a wrong address."""
+    draft = replace(SHAPE, num_extra_layers=1, expand_ratio=1.5)
+    for layout in Layout:
+        pool = KVPool(draft, 4, layout=layout)
+        places = [tensor.data_ptr() - pool.region.ptr for tensor in pool.tensors()]
+        assert places == [section.offset_bytes for section in pool.layout.sections]
+        assert [tuple(tensor.shape) for tensor in pool.tensors()] == [
+            pool.layout.dimensions(section) for section in pool.layout.sections
+        ]
 
 
 @pytest.mark.parametrize("device", ["gpu", "gpu:x", "gpu:-1", "cuda:0", "", "CPU"])
@@ -65,7 +79,7 @@ def test_a_pool_on_a_gpu_is_the_gpus() -> None:
         pytest.skip("this machine has no GPU that Paddle can see")
     pool = KVPool(SHAPE, 5, device="gpu:0")
     assert pool.region.kind is MemoryKind.GPU
-    assert pool.tensor().data_ptr() == pool.region.ptr
+    assert pool.tensors()[0].data_ptr() == pool.region.ptr
     with pytest.raises(CopyError, match="the host cannot reach"):
         HostCopier().copy(pool.region, None, pool.region, None, num_rows=1, row_bytes=8)
 

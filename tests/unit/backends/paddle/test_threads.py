@@ -6,7 +6,6 @@ import signal
 import threading
 from contextlib import contextmanager
 from dataclasses import replace
-from random import Random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,52 +13,25 @@ import pytest
 import kvsim
 from kvsim.backends.paddle import open_backend
 from kvsim.backends.paddle.copier import HostCopier
-from kvsim.backends.setup import BackendSetup, OpenBackend
-from kvsim.config import CacheConfig, FaultConfig, LinkConfig, SchedulerConfig
-from kvsim.core.engine import run
-from kvsim.core.manager import CacheManager
-from kvsim.core.ops import Member, Outcome, Place, Transfer
-from kvsim.core.scheduler import Scheduler
-from kvsim.cost import LinearCost
+from kvsim.core.ops import Member, Outcome
 from kvsim.errors import ConfigError, UnknownNameError
-from kvsim.policies import policy_factory
-from kvsim.testing import Prompt, make_request
 from tests.unit.backends.paddle.liar import Liar
+from tests.unit.backends.paddle.small_runs import serve, setup, transfer
 from tests.unit.backends.paddle.stage import forward
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from kvsim.backends.paddle.copier import Copier, Rows
-    from kvsim.backends.paddle.region import Region
+    from kvsim.backends.paddle.copier import Copier, Copy, Rows
+    from kvsim.backends.region import Region
+    from kvsim.backends.setup import BackendSetup, OpenBackend
 
 pytest.importorskip("paddle", reason="the tensor backend needs PaddlePaddle")
-
-GPU, HOST = (Place(instance=0, tier=tier) for tier in range(2))
 
 
 def ranks_alive() -> list[str]:
     """Return the names of the threads of ranks."""
     return [each.name for each in threading.enumerate() if each.name.startswith("kvsim rank")]
-
-
-def setup(
-    *, tier_blocks: tuple[int, ...] = (8, 16), step_ns: int = 0, num_ranks: int = 2
-) -> BackendSetup:
-    """Return what a small backend is made from."""
-    return BackendSetup(
-        requests=[
-            make_request(i, Prompt((i % 3, i % 2), 4), block_size=4, num_output_tokens=3)
-            for i in range(40)
-        ],
-        block_size=4,
-        tier_blocks=tier_blocks,
-        cost=LinearCost(step_ns=step_ns, block_bytes=1),
-        host_link=LinkConfig(bytes_per_second=10**9, latency_ns=0, overhead_ns=0),
-        num_ranks=num_ranks,
-        faults=FaultConfig(),
-        seed=0,
-    )
 
 
 @contextmanager
@@ -77,11 +49,6 @@ def opened(
         assert ranks_alive() == []
 
 
-def transfer(op_id: int, source_ids: tuple[int, ...], target_ids: tuple[int, ...]) -> Transfer:
-    """Return a transfer down."""
-    return Transfer(op_id, GPU, HOST, source_ids, target_ids)
-
-
 def test_no_thread_is_left_after_a_run_nor_with_ops_under_way() -> None:
     with opened(setup(step_ns=10**12)) as made:
         made.backend.submit(forward(0, num_steps=4, joined=(Member(0, 0, 4, (1, 2)),)))
@@ -92,10 +59,10 @@ def test_no_thread_is_left_after_a_run_nor_with_ops_under_way() -> None:
         ]
 
 
-class Broken:
+class Broken(HostCopier):
     """A copier with a bug."""
 
-    def copy(
+    def start(
         self,
         source: Region,
         source_rows: Rows | None,
@@ -104,7 +71,7 @@ class Broken:
         *,
         num_rows: int,
         row_bytes: int,
-    ) -> None:
+    ) -> Copy:
         """Fail in a way that nobody has thought of."""
         raise ZeroDivisionError("a bug")
 
@@ -155,16 +122,6 @@ def test_an_interrupted_replay_leaves_no_thread() -> None:
     assert ranks_alive() == []
 
 
-def serve(what: BackendSetup, made: OpenBackend) -> Scheduler:
-    """Run the core on a backend, as a replay does."""
-    config = CacheConfig(block_size=what.block_size, tier_blocks=what.tier_blocks)
-    manager = CacheManager(config, policy_factory("lru")[1], rng=Random(0))
-    scheduler = Scheduler(manager, what.requests, SchedulerConfig())
-    run(scheduler, made.backend)
-    manager.check()
-    return scheduler
-
-
 @pytest.mark.parametrize("num_told", [0, 1, 2, 3, 6])
 def test_a_copier_that_leaves_one_layer_out_once_is_found_out(num_told: int) -> None:
     liar = Liar(num_told)
@@ -202,7 +159,11 @@ def test_a_tier_without_blocks_is_no_place() -> None:
 
 def test_what_cannot_be_made_is_refused_before_a_thread_starts() -> None:
     refused: list[tuple[dict[str, object], type[Exception], str]] = [
-        ({"tier_blocks": (8, 8, 8)}, ConfigError, "there are two tiers of memory, not 3"),
+        ({"layout": "flat"}, UnknownNameError, "block-major, layer-major"),
+        ({"kv_dtype": "fp4"}, ConfigError, "no type for kv_dtype 'fp4': take one of bf16, fp16"),
+        ({"shape": "model"}, ConfigError, "shape 'model' is that of a model, and none was given"),
+        ({"extra_layers": -1}, ConfigError, "extra_layers must be at least 0, not -1"),
+        ({"expand_ratio": 0.9}, ConfigError, "expand_ratio must be from 1 .* to 64, not 0.9"),
         ({"tier_blocks": (2**40, 8)}, ConfigError, "GiB of host memory"),
         ({"shape": "huge"}, UnknownNameError, "tiny"),
         ({"device": "tpu"}, ConfigError, "device must be 'cpu' or 'gpu:N'"),

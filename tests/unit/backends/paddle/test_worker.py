@@ -15,7 +15,6 @@ from kvsim.backends.paddle.orders import (
     Acknowledgement,
     Close,
     Forget,
-    LayerDone,
     Order,
     RankDone,
     Stop,
@@ -59,13 +58,13 @@ class Told:
     @property
     def rows(self) -> list[Row]:
         """What was said, as (op id, layer or outcome, when)."""
-        return [
-            (each.op_id, each.layer, each.finished_at)
-            if isinstance(each, LayerDone)
-            else (each.op_id, str(each.outcome), each.finished_at)
-            for each in self.said
-            if isinstance(each, LayerDone | RankDone)
-        ]
+        rows: list[Row] = []
+        for each in self.said:
+            assert isinstance(each, RankDone)
+            assert each.rank == 0
+            rows += [(each.op_id, layer, at) for layer, at in enumerate(each.layers_finished_at)]
+            rows.append((each.op_id, str(each.outcome), each.finished_at))
+        return rows
 
     def end_of(self, op_id: int) -> RankDone:
         """Return how an op ended."""
@@ -170,7 +169,9 @@ def test_half_of_a_copy_that_fails_has_been_copied() -> None:
     story = Timeline[Order]([(0, transfer_order(0, [0], [1], faults=(FAILS,)))], at_end=Close)
     said: list[Acknowledgement] = []
     RankWorker(rank=0, memory=told.memory, clock=story, inbox=story, tell=said.append).run()
-    assert [type(each) for each in said] == [LayerDone, LayerDone, RankDone]
+    (end,) = said
+    assert isinstance(end, RankDone)
+    assert end.layers_finished_at == (0, 0)
     # 4 layers of 128 bytes in a block: of block 1 the first two.
     assert np.flatnonzero(told.gpu.bytes).tolist() == list(range(512, 512 + 256))
 
@@ -310,7 +311,7 @@ def test_nothing_is_kept_of_what_is_forgotten() -> None:
         *((at, Forget(op_id)) for at, op_id in ((100, 1), (100, 0), (101, 2))),
     )
     ops = told.worker._ops  # noqa: SLF001  (a leak shows nowhere else)
-    left = (ops._num_layers, ops._outcomes, ops._num_waiting, ops._unwanted)  # noqa: SLF001
+    left = (ops._layer_times, ops._outcomes, ops._num_waiting, ops._unwanted)  # noqa: SLF001
     assert left == ({}, {}, {}, set())
     assert told.worker._tasks == {}  # noqa: SLF001
 
