@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from kvsim.config import Role, SplitConfig
+from kvsim.core.handoff import Instance
 from kvsim.core.interventions import Operator, check_tiers
 from kvsim.core.manager import CacheManager
+from kvsim.core.ops import OpIds
 from kvsim.core.scheduler import Scheduler
+from kvsim.core.split import SplitScheduler
 from kvsim.interventions import resolve_interventions
 from kvsim.policies.retention import has_retention, with_retention
 from kvsim.sizing import cost_model, most_blocks, without_excess
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
+    from kvsim.config import CacheConfig, SchedulerConfig
     from kvsim.core.engine import Decider
     from kvsim.core.ports import EventSink, EvictionPolicy, PolicyContext
     from kvsim.replay_config import ReplayConfig
     from kvsim.trace import Trace
+    from kvsim.types import Request
 
 
 class Core(NamedTuple):
@@ -96,3 +103,93 @@ def build_core(
     check_tiers(orders, len(manager.config.tier_blocks))
     operator = Operator(manager, scheduler, orders, sink=sink)
     return Core(manager, scheduler, operator, operator)
+
+
+def build_split(
+    config: ReplayConfig,
+    trace: Trace,
+    new_policy: Callable[[PolicyContext], EvictionPolicy],
+    *,
+    roles: Sequence[Role],
+    split: SplitConfig | None = None,
+    num_data_parallel: int = 1,
+    sink_of: Callable[[int], EventSink] | None = None,
+) -> SplitScheduler:
+    """Return the scheduler of a run with prefill and decode on instances of their own.
+
+    Parameters
+    ----------
+    config, trace, new_policy
+        As `build_manager`; sizes and limits are those of each instance.
+    roles
+        One for each engine.
+    split
+        How KV is sent; None: the defaults.
+    num_data_parallel
+        Replicas of each engine. Each is an instance with a cache of its own: replica i of engine
+        e has the number `e * num_data_parallel + i`.
+    sink_of
+        Gives the sink for the events of an instance, by its number; None: nowhere.
+    """
+    recompute_ns = cost_model(config, trace.block_size).recompute_ns
+    return split_scheduler(
+        [role for role in roles for _ in range(num_data_parallel)],
+        trace.requests,
+        cache=without_excess(config, trace).cache(block_size=trace.block_size),
+        scheduler=config.scheduler(),
+        split=split or SplitConfig(),
+        new_policy=new_policy,
+        seed=config.seed,
+        recompute_ns=recompute_ns,
+        num_data_parallel=num_data_parallel,
+        sink_of=sink_of,
+    )
+
+
+def split_scheduler(
+    roles: Sequence[Role],
+    arrivals: Iterable[Request],
+    *,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    split: SplitConfig,
+    new_policy: Callable[[PolicyContext], EvictionPolicy],
+    seed: int = 0,
+    recompute_ns: Callable[[int], int] = lambda depth: depth + 1,
+    num_data_parallel: int = 1,
+    sink_of: Callable[[int], EventSink] | None = None,
+) -> SplitScheduler:
+    """Return a scheduler above one instance for each role; they share nothing but op ids.
+
+    Parameters
+    ----------
+    roles
+        By instance number; `num_data_parallel` in a row are replicas of one engine.
+    cache, scheduler
+        Of each instance.
+    """
+    op_ids = OpIds()
+    instances = []
+    for number, role in enumerate(roles):
+        manager = CacheManager(
+            cache,
+            new_policy,
+            rng=Random(f"{seed}:{number}"),
+            recompute_ns=recompute_ns,
+            instance=number,
+            transfer_timeout_ns=scheduler.transfer_timeout_ns,
+            sink=None if sink_of is None else sink_of(number),
+            new_op_id=op_ids,
+        )
+        # What fails on one of two instances concerns the other: the scheduler above tries again.
+        own = scheduler if role is Role.MIXED else replace(scheduler, max_attempts=1)
+        instances.append(
+            Instance(
+                number,
+                role,
+                manager,
+                Scheduler(manager, (), own, instance=number),
+                data_parallel_id=number % num_data_parallel,
+            )
+        )
+    return SplitScheduler(instances, arrivals, split, new_op_id=op_ids)

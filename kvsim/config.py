@@ -294,3 +294,80 @@ class FaultConfig:
         unknown = set(self.kinds) - {"transfer", "forward"}
         if unknown:
             raise ConfigError(f"fault kinds are 'transfer' and 'forward', not {min(unknown)!r}")
+
+
+class Role(StrEnum):
+    """What an instance does for a request."""
+
+    MIXED = "mixed"
+    """All of it."""
+    PREFILL = "prefill"
+    """Computes the prompt and makes the first token."""
+    DECODE = "decode"
+    """Makes all tokens but the first, from KV that a prefill instance has sent."""
+
+
+class SendMode(StrEnum):
+    """When the KV of a prompt leaves the prefill instance."""
+
+    LAYERWISE = "layerwise"
+    """Each block with the chunk that fills it, each layer when it is computed."""
+    AT_END = "at_end"
+    """All of it when the whole prompt is computed: the baseline."""
+
+
+class OnSendFailure(StrEnum):
+    """What becomes of a request whose KV did not arrive."""
+
+    RECOMPUTE = "recompute"
+    """It goes through prefill again, as long as it has attempts left."""
+    FAIL = "fail"
+    """It ends as "failed"."""
+
+
+class Routing(StrEnum):
+    """How requests are dealt out to instances. Ties go to the lowest number."""
+
+    ROUND_ROBIN = "round_robin"
+    LEAST_LOADED = "least_loaded"
+    """To the one with the fewest tokens to compute (prefill), or to hold (decode)."""
+    CACHE_AWARE = "cache_aware"
+    """As LEAST_LOADED, what is not cached there of this prompt included."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitConfig:
+    """Prefill and decode on instances of their own.
+
+    Parameters
+    ----------
+    send
+        When KV is sent.
+    on_send_failure
+        What becomes of a request when a send fails.
+    max_attempts
+        A request whose attempts failed this often ends as "failed".
+    send_timeout_ns
+        Deadline of a send after its issue, which is that of the Forward it follows; None: none.
+    reserve_timeout_ns
+        How long decode keeps blocks for KV that has not arrived; None: for ever.
+    max_receiving
+        Requests whose blocks a decode instance keeps before their KV is there; None: no limit
+        but that of running requests.
+    routing
+        How requests are dealt out.
+    """
+
+    send: SendMode = SendMode.LAYERWISE
+    on_send_failure: OnSendFailure = OnSendFailure.RECOMPUTE
+    max_attempts: int = 16  # as SchedulerConfig
+    send_timeout_ns: int | None = None
+    reserve_timeout_ns: int | None = None
+    max_receiving: int | None = None
+    routing: Routing = Routing.LEAST_LOADED
+
+    def __post_init__(self) -> None:
+        _at_least("max_attempts", self.max_attempts, 1)
+        for name in ("send_timeout_ns", "reserve_timeout_ns", "max_receiving"):
+            if getattr(self, name) is not None:
+                _at_least(name, getattr(self, name), 1)

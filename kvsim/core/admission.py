@@ -273,11 +273,14 @@ class Admitter:
     ) -> tuple[OpId, ...]:
         """Return the ops that write blocks of `path`, and `own`."""
         incoming_by, forwards = self._cache.incoming_by, self._cache.forwards
+        writers = [
+            op_id for op_id, each in forwards.items() if each.fills and not each.is_timed_out
+        ]
         after = set(own)
         for node, state in zip(path, states, strict=True):
             if state == INCOMING:
                 if node in incoming_by:
                     after.add(incoming_by[node])
                 else:
-                    after.update(forwards)
+                    after.update(writers)
         return tuple(sorted(after))

@@ -92,11 +92,14 @@ class Attempt:
     duplicates
         Private blocks, by position in the table, that are being computed although `path` goes
         through a node with that content. They go when the computation is done.
-    weight_version
+        weight_version
         Version of the weights at admission. Once the manager's is another, nothing that this
         attempt computes becomes a node.
     is_cut_off
         Whether `path` was taken out of the tree under the attempt. It then holds each node of it.
+        loans
+        Ops between instances that use blocks of the table: up to which position each reads nodes,
+        and the private blocks it reads or writes.
     """
 
     __slots__ = (
@@ -107,6 +110,7 @@ class Attempt:
         "is_cut_off",
         "keys",
         "layout",
+        "loans",
         "no_reload",
         "num_disk_blocks",
         "num_hit_blocks",
@@ -152,6 +156,7 @@ class Attempt:
         self.after: tuple[OpId, ...] = ()
         self.own_transfers: tuple[OpId, ...] = ()
         self.duplicates: dict[int, BlockId] = {}
+        self.loans: dict[OpId, tuple[int, list[BlockId]]] = {}
 
     @property
     def private_block_ids(self) -> list[BlockId]:

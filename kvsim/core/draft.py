@@ -70,7 +70,6 @@ class ForwardDraft:
         self,
         batch: DecodeBatch,
         manager: CacheManager,
-        *,
         instance: int,
         num_steps: int,
         deadline_at: int | None,

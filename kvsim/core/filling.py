@@ -137,8 +137,7 @@ class Filler:
                     cache.rescue(gpu, node)
                 attempt.duplicates[depth] = block_id
                 self.num_duplicate_blocks += 1
-                if attempt not in forward.duplicates:
-                    forward.duplicates.append(attempt)
+                forward.duplicates.append((attempt, depth))
                 if cache.sink is not None:
                     request_id = attempt.request.request_id
                     cache.sink.emit(

@@ -48,6 +48,12 @@ class Limits:
         """Admit as configured."""
         self.max_running = self._config.max_running
 
+    @property
+    def most_blocks(self) -> int:
+        """How many blocks any request may have at most."""
+        most = self._config.max_blocks_per_request
+        return self.num_gpu_blocks if most is None else min(most, self.num_gpu_blocks)
+
     def allowed_blocks(self, sequence: Sequence) -> int:
         """Return how many blocks the request may have at most."""
         return self.room_blocks(sequence, self.num_gpu_blocks, self.pinned_keys)

@@ -24,6 +24,8 @@ from kvsim.core.holding import (
     release_below,
     tiers_of,
 )
+from kvsim.core.loans import Loans
+from kvsim.core.ops import OpIds
 from kvsim.core.ports import PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING
 from kvsim.core.retention import access_info
@@ -67,9 +69,13 @@ class CacheManager:
         Deadline of a Transfer after its issue; None: none.
     sink
         Where events go; None: nowhere.
+    new_op_id
+        Gives the ids of ops, where several managers share them; None: count from 1.
 
     Attributes
     ----------
+    loans
+        Ops that copy blocks from or to another instance.
     upkeep
         What an operator asks. His orders are called here: `pin_prefix`, `unpin_prefix`, `evict`,
         `flush`, `bump_weight_version` and `resize`; see `kvsim.core.upkeep.Upkeep`.
@@ -85,6 +91,7 @@ class CacheManager:
         instance: int = 0,
         transfer_timeout_ns: int | None = None,
         sink: EventSink | None = None,
+        new_op_id: Callable[[], OpId] | None = None,
     ) -> None:
         shared: dict[str, object] = {}
         listeners: list[list[Callable[[int, int], None]]] = []
@@ -106,7 +113,7 @@ class CacheManager:
         self.config = config
         self._shares_in_flight = config.share_in_flight
         self._cache = CacheState(config, build, sink)
-        self._next_op_id = 0
+        self._new_op_id = new_op_id or OpIds()
         self._evictor = Evictor(
             self._cache,
             new_op_id=self.new_op_id,
@@ -117,6 +124,7 @@ class CacheManager:
         self.upkeep = upkeep = Upkeep(self._cache, self._evictor, listeners)
         self._admitter = Admitter(self._cache, self._evictor, upkeep, config.swap_batch)
         self._filler = Filler(self._cache)
+        self.loans = Loans(self._cache, self._filler)
         self.pin_prefix, self.unpin_prefix = upkeep.pin_prefix, upkeep.unpin_prefix
         self.evict, self.flush, self.resize = upkeep.evict, upkeep.flush, upkeep.resize
         self.bump_weight_version = upkeep.bump_weight_version
@@ -188,8 +196,7 @@ class CacheManager:
 
     def new_op_id(self) -> OpId:
         """Return the next op id; ids rise over the whole run."""
-        self._next_op_id += 1
-        return self._next_op_id
+        return self._new_op_id()
 
     def admit(self, attempt: Attempt, now: int) -> AdmitOutcome:
         """Match the attempt's keys and take every block it needs, all or nothing.
@@ -330,6 +337,8 @@ class CacheManager:
         cache.num_path_blocks -= len(attempt.path)
         attempt.is_admitted = False
         private, path = attempt.private_block_ids, attempt.path
+        if attempt.loans:
+            private = self.loans.leave(attempt, private)
         if reason is EndReason.RESTARTED and cache.incoming_by:
             # Whoever waited for these copies computes the blocks, unless they arrive after all.
             waited = [cache.tree.key_of[node] for node in path if node in cache.incoming_by]
@@ -361,6 +370,8 @@ class CacheManager:
 
     def settle(self, answer: Answer) -> list[Attempt]:
         """Take the answer to an op; return attempts that cannot go on and were released."""
+        if answer.op_id in self.loans.open_ops:
+            self.loans.close(answer)
         ended = self._settler.settle(answer)
         if self._cache.prefix_pins:
             self.upkeep.renew_pins()

@@ -50,8 +50,9 @@ class OpenTransfer:
 class OpenForward:
     """A Forward that has not settled: the nodes it writes, by attempt.
 
-    `after` are the ops it waits for. `duplicates` are attempts for which it computes blocks
-    although their key is in the tree by now. `supersedes`: a node among `fills` has a copy below.
+    `after` are the ops it waits for. `duplicates` are blocks, by attempt and position, that it
+    computes although their key is in the tree by now. `supersedes`: a node among `fills` has a
+    copy below.
     """
 
     __slots__ = ("after", "duplicates", "fills", "is_timed_out", "pins", "supersedes")
@@ -59,7 +60,7 @@ class OpenForward:
     def __init__(self) -> None:
         self.after: frozenset[OpId] = _NOTHING
         self.fills: list[tuple[Attempt, list[NodeId]]] = []
-        self.duplicates: list[Attempt] = []
+        self.duplicates: list[tuple[Attempt, int]] = []
         self.pins: list[NodeId] = []
         self.supersedes = False
         self.is_timed_out = False

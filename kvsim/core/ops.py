@@ -17,6 +17,20 @@ if TYPE_CHECKING:
     from kvsim.types import BlockId, OpId, RequestId, TierIndex
 
 
+class OpIds:
+    """Gives the next op id whenever it is called; shared by all that make ops of one run."""
+
+    __slots__ = ("last",)
+
+    def __init__(self) -> None:
+        self.last: OpId = 0
+
+    def __call__(self) -> OpId:
+        """Return the next op id, from 1 on."""
+        self.last += 1
+        return self.last
+
+
 class Gate(StrEnum):
     """How much of the ops named in `after` must be finished before an op may start."""
 

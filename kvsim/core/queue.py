@@ -65,7 +65,10 @@ class RequestQueue:
     def enqueue(self, sequence: Sequence) -> None:
         """Put a new arrival at the end."""
         self.waiting.append(sequence)
-        request = sequence.request
+        self.watch(sequence.request)
+
+    def watch(self, request: Request) -> None:
+        """Note when the client of a request gives up, if it does."""
         if request.cancelled_at is not None:
             heappush(self._cancels, (request.cancelled_at, request.request_id))
             self._note_wakeup()

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 from kvsim.config import SwapIn
 from kvsim.core.batch import DecodeBatch
 from kvsim.core.draft import ForwardDraft
+from kvsim.core.ends import Ends
+from kvsim.core.growth import Growth
 from kvsim.core.limits import Limits
 from kvsim.core.manager import Admission, Blocked
 from kvsim.core.ops import Cancel, Completion, Outcome
 from kvsim.core.queue import RequestQueue
 from kvsim.core.sequence import Status
-from kvsim.events import EndReason, RequestEnded, RequestRefused
+from kvsim.events import EndReason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,8 +52,8 @@ class Scheduler:
 
     Attributes
     ----------
-    ended, limits
-        Every request that has come to an end, in that order; and what may be admitted.
+    limits
+        What may be admitted.
     """
 
     def __init__(
@@ -66,13 +68,14 @@ class Scheduler:
         self._manager = manager
         self._config = config
         self._instance = instance
-        self._sink = sink
         self.limits = Limits(manager, config)
         self._queue = RequestQueue(arrivals, manager.config.block_size)
         self._running: dict[RequestId, Sequence] = {}  # in order of admission
         self._prefilling: list[Sequence] = []
+        self._received: dict[RequestId, Sequence] = {}  # join the batch with the next Forward
         self._num_loading = 0
         self._batch = DecodeBatch(manager.config.block_size)
+        self._growth = Growth(self._batch, manager, config.grow_blocks, self._preempt_last)
         self._forward: Forward | None = None
         self._pieces: list[tuple[Sequence, int]] = []  # what the running Forward computes
         self._is_stopping = False
@@ -80,8 +83,13 @@ class Scheduler:
         self._stuck_version = -1  # the head of the queue was turned away at this version
         self._cancel_wanted: list[RequestId] = []  # by the clients of the running Forward
         self._by_id = self.limits.present
-        self.ended: list[Sequence] = []
+        self._ends = Ends(sink)
         self.num_preemptions = self.num_forwards = 0
+
+    @property
+    def ended(self) -> list[Sequence]:
+        """Every request that has come to an end, in that order."""
+        return self._ends.sequences
 
     def has_work(self) -> bool:
         """Whether a request is left or an op has not settled."""
@@ -139,30 +147,50 @@ class Scheduler:
             self._release(sequence, EndReason.CANCELLED, now)
             self._end(sequence, Status.CANCELLED, now)
 
+    def enqueue(self, sequence: Sequence) -> None:
+        """Put a request at the end of the queue, as if it had arrived."""
+        self._queue.enqueue(sequence)
+        self._by_id[sequence.request.request_id] = sequence
+
+    def reserve(self, sequence: Sequence, commands: list[Command], now: int) -> bool:
+        """Take all blocks of a request whose prompt another instance computes; whether it could.
+
+        Ops that this takes are added to `commands`.
+        """
+        if len(self._running) >= self.limits.max_running:
+            return False
+        if not self._take_blocks(sequence, commands, now):
+            return False
+        sequence.status = Status.RECEIVING
+        self._by_id[sequence.request.request_id] = sequence
+        return True
+
+    def receive(self, sequence: Sequence) -> None:
+        """Let a request join the batch whose KV is there now."""
+        self._received[sequence.request.request_id] = sequence
+
+    def take_preempted(self) -> list[Sequence]:
+        """Return those that wait here, and forget them."""
+        taken = list(self._queue.waiting)
+        self._queue.waiting.clear()
+        for sequence in taken:
+            del self._by_id[sequence.request.request_id]
+        return taken
+
     def _wake_up(self, now: int) -> None:
         for sequence in self._queue.take_arrivals(now):
-            self._refuse_or_queue(sequence, sequence.request.arrived_at)
+            allowed = self.limits.allowed_blocks(sequence)
+            if sequence.num_most_blocks <= allowed:
+                self.enqueue(sequence)
+            else:
+                self._ends.refuse(sequence, allowed, sequence.request.arrived_at)
         for request_id in self._queue.take_cancels(now):
             self.cancel(request_id, now)
-
-    def _refuse_or_queue(self, sequence: Sequence, now: int) -> None:
-        request_id = sequence.request.request_id
-        needed, allowed = sequence.num_most_blocks, self.limits.allowed_blocks(sequence)
-        if needed <= allowed:
-            self._queue.enqueue(sequence)
-            self._by_id[request_id] = sequence
-            return
-        if self._sink is not None:
-            self._sink.emit(
-                RequestRefused(
-                    at=now, request_id=request_id, needed_blocks=needed, allowed_blocks=allowed
-                )
-            )
-        self._end(sequence, Status.REFUSED, now)
 
     def _may_change_batch(self) -> bool:
         return bool(
             self._prefilling
+            or self._received
             or self._cancel_wanted
             or (
                 self._queue.waiting
@@ -174,8 +202,11 @@ class Scheduler:
     def _build(self, now: int) -> list[Command]:
         commands: list[Command] = [*self._manager.write_through(now)]
         batch = self._batch
+        for sequence in self._received.values():
+            batch.join(sequence)
+        self._received.clear()
         num_preempted = self.num_preemptions
-        if batch.must_grow(1) and not self._grow(1, commands, now) and batch.num_members:
+        if batch.must_grow(1) and not self._growth.grow(1, commands, now) and batch.num_members:
             commands += self._manager.keep_low_watermark(now)
             return commands
         draft = ForwardDraft(
@@ -190,20 +221,14 @@ class Scheduler:
             self._admit(draft, commands, now)
         num_steps = 1 if draft.pieces else batch.num_steps_to_due()
         if num_steps > 1 and batch.must_grow(num_steps):
-            num_steps = self._grow(num_steps, commands, now)
+            num_steps = self._growth.grow(num_steps, commands, now)
         if self._running or self._queue.waiting:
             commands += self._manager.keep_low_watermark(now)
         if draft.pieces or (num_steps > 0 and batch.num_members):
             timeout_ns = self._config.forward_timeout_ns
-            self._forward = draft.finish(
-                batch,
-                self._manager,
-                instance=self._instance,
-                num_steps=num_steps,
-                deadline_at=None if timeout_ns is None else now + timeout_ns,
-            )
-            self._pieces = draft.pieces
-            self._is_stopping = False
+            late_at = None if timeout_ns is None else now + timeout_ns
+            self._forward = draft.finish(batch, self._manager, self._instance, num_steps, late_at)
+            self._pieces, self._is_stopping = draft.pieces, False
             self.num_forwards += 1
             commands.append(self._forward)
         return commands
@@ -218,17 +243,11 @@ class Scheduler:
             and self._stuck_version != manager.version
         ):
             sequence = waiting[0]
-            attempt = sequence.new_attempt(self._config.decode_reserve_blocks)
-            outcome = manager.admit(attempt, now)
-            if not isinstance(outcome, Admission):
-                if not isinstance(outcome, Blocked):
-                    commands += outcome.ops
+            if not self._take_blocks(sequence, commands, now):
                 self._stuck_version = manager.version
                 return
-            commands += outcome.ops
             waiting.popleft()
-            sequence.start(attempt, now)
-            self._running[sequence.request.request_id] = sequence
+            attempt = sequence.admitted
             if (
                 attempt.after
                 and self._config.swap_in is SwapIn.WAIT
@@ -241,6 +260,18 @@ class Scheduler:
             self._prefilling.append(sequence)
             draft.add(sequence, manager)
 
+    def _take_blocks(self, sequence: Sequence, commands: list[Command], now: int) -> bool:
+        """Let the next attempt of a sequence take its blocks, all or none; whether it has."""
+        attempt = sequence.new_attempt(self._config.decode_reserve_blocks)
+        outcome = self._manager.admit(attempt, now)
+        if not isinstance(outcome, Blocked):
+            commands += outcome.ops
+        if not isinstance(outcome, Admission):
+            return False
+        sequence.start(attempt, now)
+        self._running[sequence.request.request_id] = sequence
+        return True
+
     def _finish_loading(self) -> None:
         """Let those join the batch whose copies have all settled."""
         is_open = self._manager.is_open
@@ -250,38 +281,13 @@ class Scheduler:
                 self._num_loading -= 1
                 self._prefilling.append(sequence)
 
-    def _grow(self, num_steps: int, commands: list[Command], now: int) -> int:
-        """Give every member that needs it within `num_steps` steps its next blocks.
+    def _preempt_last(self, now: int) -> tuple[Transfer, ...]:
+        """Take all blocks from the last admitted; it waits in its old order to go on.
 
-        Returns how many steps can be run: fewer where blocks are missing, 0 if the members must
-        wait for a write-back. Preempts the last admitted sequence when nothing can be evicted
-        and no step is possible.
+        Not from one whose KV is on its way from another instance: its blocks would not come free.
         """
-        batch, manager = self._batch, self._manager
-        while (sequence := batch.next_to_grow(num_steps)) is not None:
-            attempt = sequence.admitted
-            num_tokens = sequence.request.num_input_tokens + batch.num_made(sequence)
-            missing = sequence.num_most_blocks - len(attempt.table)
-            num_blocks = min(self._config.grow_blocks, missing)
-            outcome = manager.grow(attempt, num_blocks, now)
-            if isinstance(outcome, Admission):
-                commands += outcome.ops
-                batch.grew(sequence, attempt.table[-num_blocks:])
-                if manager.config.keep_outputs:
-                    # The token made last has no KV yet.
-                    manager.publish(attempt, num_tokens - 1)
-                continue
-            if not isinstance(outcome, Blocked):
-                commands += outcome.ops
-            if batch.num_steps_to_grow() > 0 or not isinstance(outcome, Blocked):
-                return batch.num_steps_to_grow()
-            commands += self._preempt(next(reversed(self._running.values())), now)
-            if not batch.num_members:
-                return 0
-        return num_steps
-
-    def _preempt(self, sequence: Sequence, now: int) -> tuple[Transfer, ...]:
-        """Take all blocks from a sequence; it waits in its old order to go on."""
+        running = reversed(self._running.values())
+        sequence = next(each for each in running if each.status is not Status.RECEIVING)
         self._leave(sequence)
         if sequence.num_made > sequence.admitted.num_made:
             self._manager.publish(sequence.admitted, sequence.num_known_tokens - 1)
@@ -383,6 +389,8 @@ class Scheduler:
             self._prefilling.remove(sequence)
         elif sequence.status is Status.LOADING:
             self._num_loading -= 1
+        elif sequence.status is Status.RECEIVING:
+            self._received.pop(sequence.request.request_id, None)
         self._running.pop(sequence.request.request_id, None)
 
     def _release(self, sequence: Sequence, reason: EndReason, now: int) -> None:
@@ -390,11 +398,6 @@ class Scheduler:
         sequence.attempt = None
 
     def _end(self, sequence: Sequence, status: Status, now: int) -> None:
-        sequence.status = status
-        sequence.ended_at = now
         self._running.pop(sequence.request.request_id, None)
         self._by_id.pop(sequence.request.request_id, None)
-        self.ended.append(sequence)
-        if self._sink is not None:
-            request_id = sequence.request.request_id
-            self._sink.emit(RequestEnded(at=now, request_id=request_id, status=str(status)))
+        self._ends.end(sequence, status, now)

@@ -18,6 +18,8 @@ class Status(StrEnum):
     WAITING = "waiting"
     LOADING = "loading"
     """Holds its blocks; some are still being copied up, and it waits for that."""
+    RECEIVING = "receiving"
+    """Holds its blocks; its KV is on its way from another instance, or is yet to be computed."""
     PREFILLING = "prefilling"
     DECODING = "decoding"
     FINISHED = "finished"

@@ -100,16 +100,26 @@ class Settler:
                 self._reap_detached(nodes)
             if cache.hits_to_write_through is not None:
                 cache.note_due(gpu, nodes)
-        for attempt in forward.duplicates:
-            for position, block_id in attempt.duplicates.items():
+        for attempt, position in forward.duplicates:
+            block_id = attempt.duplicates.pop(position, None)
+            if block_id is not None:  # else the attempt has ended
                 attempt.table[position] = gpu.copies.block[attempt.path[position]]
                 gpu.pool.give([block_id])
                 cache.emit_freed(gpu, [block_id])
-            attempt.duplicates.clear()
+        for attempt, nodes in forward.fills:
+            if not attempt.is_admitted:  # it ended before what was on its way from elsewhere came
+                self._let_go(nodes)
         if forward.supersedes:
             for _, nodes in forward.fills:
                 for node in nodes:
                     self._drop_superseded(node)
+
+    def _let_go(self, nodes: list[NodeId]) -> None:
+        """Make evictable, deepest first, what nobody holds of blocks that have just come."""
+        gpu = self._cache.gpu
+        for node in reversed(nodes):
+            if not gpu.copies.holds[node] and gpu.copies.state[node] == READY:
+                self._cache.review(gpu, node)
 
     def _fill_failed(self, answer: Completion, forward: OpenForward) -> list[Attempt]:
         cache = self._cache

@@ -11,10 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from kvsim.core.attempt import Attempt
-    from kvsim.core.ops import Transfer
-    from kvsim.types import BlockId, BlockKey, OpId, TierIndex
+    from kvsim.core.ops import Place, Transfer
+    from kvsim.types import BlockId, BlockKey, OpId
 
-    Address: TypeAlias = tuple[TierIndex, BlockId]
+    Address: TypeAlias = tuple[int, BlockId]
+
+TIERS_AN_INSTANCE = 4
+
+
+def place_of(place: Place) -> int:
+    """Return the number of a tier of an instance; of instance 0 it is that of the tier."""
+    return place.instance * TIERS_AN_INSTANCE + place.tier
 
 
 class Content(NamedTuple):
@@ -27,7 +34,10 @@ class Content(NamedTuple):
 
 @dataclass(slots=True)
 class Piece:
-    """One attempt's share of a Forward: it computes `num_tokens` tokens from `first_token` on."""
+    """One attempt's share of a Forward: it computes `num_tokens` tokens from `first_token` on.
+
+    `place` is the GPU of its instance.
+    """
 
     attempt: Attempt
     first_token: int
@@ -35,6 +45,7 @@ class Piece:
     table: tuple[BlockId, ...] = ()
     is_decode: bool = False
     writes: bool = True
+    place: int = 0
 
 
 @dataclass(slots=True)
@@ -46,7 +57,7 @@ class OpenOp:
     writes: set[Address]
     after: tuple[OpId, ...] = ()
     transfer: Transfer | None = None
-    tags: tuple[Content | None, ...] = ()
+    tags: dict[Address, Content | None] = field(default_factory=dict)
     pieces: list[Piece] = field(default_factory=list)
     num_steps: int = 1
     is_timed_out: bool = False
@@ -102,14 +113,16 @@ class Memory:
             )
         self.open[op.op_id] = op
         if op.transfer is not None:
-            op.tags = tuple(map(self.content.get, sorted(op.reads)))
+            # What an op before it still writes is not there yet.
+            coming = set().union(*(self.open[b].writes for b in op.after if b in self.open))
+            op.tags = {each: self.content.get(each) for each in op.reads - coming}
             for address in op.writes:
                 self.content.pop(address, None)
 
     def start_transfer(self, transfer: Transfer) -> None:
         """Issue a Transfer."""
         pairs = transfer.block_pairs
-        source, target = transfer.source.tier, transfer.target.tier
+        source, target = place_of(transfer.source), place_of(transfer.target)
         assert len(set(pairs)) == len(pairs) > 0
         self.start(
             OpenOp(
@@ -132,10 +145,10 @@ class Memory:
         if outcome is not Outcome.DONE:
             return
         if op.transfer is not None:
-            now = tuple(map(self.content.get, sorted(op.reads)))
-            assert None not in now, f"op {op_id} copied a block that holds nothing"
-            assert now == op.tags, f"the source of op {op_id} changed meanwhile"
-            source, target = op.transfer.source.tier, op.transfer.target.tier
+            now = {each: self.content.get(each) for each in op.reads}
+            assert None not in now.values(), f"op {op_id} copied a block that holds nothing"
+            assert op.tags.items() <= now.items(), f"the source of op {op_id} changed meanwhile"
+            source, target = place_of(op.transfer.source), place_of(op.transfer.target)
             for a, b in op.transfer.block_pairs:
                 self.content[target, b] = self.content[source, a]
         for piece in op.pieces:
@@ -151,7 +164,7 @@ class Memory:
         table = piece.table
         before = expected_content(piece.attempt, piece.first_token)
         for block_id, wanted in zip(table, before, strict=False):
-            seen = self.content.get((0, block_id))
+            seen = self.content.get((piece.place, block_id))
             assert seen is not None, f"op {op_id} read a block that holds nothing"
             assert seen._replace(num_slots=0) == wanted._replace(num_slots=0), (
                 f"op {op_id} read {seen} where {wanted} belongs"
@@ -162,7 +175,7 @@ class Memory:
         after = expected_content(piece.attempt, piece.first_token + num_new)
         for block_id, old, new in zip(table, [*before, *[None] * len(after)], after, strict=False):
             if old != new:
-                self.content[0, block_id] = new
+                self.content[piece.place, block_id] = new
 
 
 def blocks_written(piece: Piece) -> Iterable[Address]:
@@ -172,4 +185,4 @@ def blocks_written(piece: Piece) -> Iterable[Address]:
     layout = piece.attempt.layout
     tokens = range(piece.first_token, piece.first_token + piece.num_tokens)
     blocks = {position_of(piece.attempt, t) // layout.block_size for t in tokens}
-    return {(0, piece.table[i]) for i in blocks}
+    return {(piece.place, piece.table[i]) for i in blocks}

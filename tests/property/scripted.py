@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvsim.core.ops import Cancel, Completion, Forward, Outcome, Settled
+from kvsim.types import NEVER
 
 if TYPE_CHECKING:
     from random import Random
@@ -38,14 +39,22 @@ class ScriptedBackend:
         How often an op that could end well ends FAILED, or TIMED_OUT if it has a deadline.
     can_cancel_unstarted
         Whether a Cancel may find its Forward not started, which then ends CANCELLED.
+    dies_at
+        When each instance dies, of those that do: no op that touches it ends well after that.
     """
 
     def __init__(
-        self, rng: Random, *, trouble_percent: int = 0, can_cancel_unstarted: bool = False
+        self,
+        rng: Random,
+        *,
+        trouble_percent: int = 0,
+        can_cancel_unstarted: bool = False,
+        dies_at: dict[int, int] | None = None,
     ) -> None:
         self._rng = rng
         self._trouble_percent = trouble_percent
         self._can_cancel_unstarted = can_cancel_unstarted
+        self._dies_at = dies_at or {}
         self._now = 0
         self._open: dict[OpId, _Op] = {}
         self._outcomes: dict[OpId, Outcome] = {}
@@ -125,6 +134,7 @@ class ScriptedBackend:
             return Settled(op_id=op_id, finished_at=self._now)
         is_doomed = any(self._outcomes.get(before) is not Outcome.DONE for before in command.after)
         steps_done = command.num_steps if isinstance(command, Forward) else 0
+        is_doomed = is_doomed or any(self._dies_at.get(i, NEVER) < self._now for i in _at(command))
         outcome = Outcome.FAILED if is_doomed or self._is_trouble() else Outcome.DONE
         if op.is_cancel_wanted and outcome is Outcome.DONE and isinstance(command, Forward):
             if self._can_cancel_unstarted and not self._rng.randrange(3):
@@ -147,3 +157,10 @@ class ScriptedBackend:
             steps_done=steps_done,
             reason="" if outcome is Outcome.DONE else "scripted",
         )
+
+
+def _at(command: Forward | Transfer) -> tuple[int, ...]:
+    """Return the instances that an op touches."""
+    if isinstance(command, Forward):
+        return (command.instance,)
+    return (command.source.instance, command.target.instance)

@@ -15,11 +15,10 @@ FAILURES = (
     "A1 A2 A4 A5 A6 A7 A8 A9 B1 B2 B5 C1 C2 C3 C5 C7 D1 D2 D3 D4 D5 D6 D9 E1 E2 E4 E5"
     " F1 F3 F4 F5 F6 F7 F10 G1 H1 H2 H3 H4 I1 I2 I4 J1 J2 J4 J7 K1"
 )
-# Of the cache messager, those that are about transports and tensors.
-MESSAGER = "B2.2 B2.3 B2.8 B2.10 B2.11 B3.1 B3.2 B3.3 B3.10 B3.12"
 IDS = [
     *(f"seed:B1.{number}" for number in range(1, 34)),
-    *(f"seed:{name}" for name in MESSAGER.split()),
+    *(f"seed:B2.{number}" for number in range(1, 13)),
+    *(f"seed:B3.{number}" for number in range(1, 14)),
     *(f"acceptance:P{number}" for number in range(1, 14)),
     *(f"failure:{name}" for name in FAILURES.split()),
     *(f"invariant:{number}" for number in range(1, 21)),
