@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappop
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from kvsim.backends.faults import plan_faults
+from kvsim.backends.sim.fabric import Fabric
 from kvsim.backends.sim.forwards import ForwardOp, Instance
 from kvsim.backends.sim.ledger import Clock, Ledger
 from kvsim.backends.sim.transfers import LinkTable, TransferOp
@@ -14,8 +16,8 @@ from kvsim.core.ops import Forward, Transfer
 from kvsim.errors import ConfigError, MisuseError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
+    from kvsim.backends.sim.fabric import FabricSetup
+    from kvsim.backends.sim.network import Hop
     from kvsim.backends.sim.transfers import Links
     from kvsim.config import FaultConfig
     from kvsim.core.ops import Answer, Command
@@ -30,7 +32,7 @@ class SimBackend:
     Parameters
     ----------
     cost
-        How long steps take and how many bytes copies move.
+        How long steps take and how many bytes copies move; of several instances, one for each.
     links
         Between the tiers of an instance and of two: one configuration for all pairs of tiers, or
         one for each (source tier, target tier); a pair named one way only serves both ways.
@@ -38,6 +40,9 @@ class SimBackend:
         Ranks of each instance. They work in step, so they matter to faults only.
     faults, seed
         What goes wrong, and the seed that decides where; None: nothing.
+    fabric
+        What lies between the instances, if their ranks share cards; without it each ordered pair
+        of instances has a link of its own.
     record_layers
         Whether completions that are DONE carry `layers_finished_at` (of a run of several steps,
         its last). Changes nothing else.
@@ -56,7 +61,8 @@ class SimBackend:
 
     __slots__ = (
         "_clock",
-        "_cost",
+        "_costs",
+        "_fabric",
         "_faults",
         "_instances",
         "_is_closed",
@@ -67,9 +73,10 @@ class SimBackend:
 
     def __init__(
         self,
-        cost: CostModel,
+        cost: CostModel | Sequence[CostModel],
         *,
         links: Links,
+        fabric: FabricSetup | None = None,
         num_ranks: int = 1,
         faults: FaultConfig | None = None,
         seed: int = 0,
@@ -77,11 +84,19 @@ class SimBackend:
     ) -> None:
         if num_ranks < 1:
             raise ConfigError(f"num_ranks must be at least 1, not {num_ranks!r}")
-        self._cost = cost
+        self._costs = cost
         self._clock = Clock()
         self._ledger = Ledger(self._clock)
+        self._fabric: Fabric | None = None
+        if fabric is not None:
+            self._fabric = Fabric(fabric, self._clock, self._ledger, records_layers=record_layers)
         self._links = LinkTable(
-            links, cost, self._clock, self._ledger, records_layers=record_layers
+            links,
+            self._cost_of(0),
+            self._clock,
+            self._ledger,
+            records_layers=record_layers,
+            fabric=self._fabric,
         )
         self._instances: dict[int, Instance] = {}
         self._faults = plan_faults(faults, seed=seed, num_ranks=num_ranks)
@@ -91,6 +106,11 @@ class SimBackend:
     def now(self) -> int:
         """Return the virtual time in nanoseconds; it changes inside `wait` only."""
         return self._clock.now
+
+    @property
+    def wires(self) -> Sequence[Hop]:
+        """The wires between instances that have been used, and how many bytes passed each."""
+        return () if self._fabric is None else self._fabric.hops
 
     def submit(self, command: Command) -> None:
         """Take a command, now.
@@ -114,7 +134,8 @@ class SimBackend:
             instance.submit(forward)
         elif type(command) is Transfer:
             traffic = self._links.traffic(command.source, command.target)
-            num_bytes = self._cost.transfer_bytes(len(command.source_ids))
+            cost = self._cost_of(command.source.instance)
+            num_bytes = cost.transfer_bytes(len(command.source_ids))
             fault = None if faults is None else faults.fault(command)
             transfer = TransferOp(command, num_bytes, traffic, fault)
             self._ledger.enroll(transfer)
@@ -155,6 +176,12 @@ class SimBackend:
 
     def _instance(self, instance_id: int) -> Instance:
         instance = self._instances[instance_id] = Instance(
-            self._cost, self._clock, self._ledger, records_layers=self._records_layers
+            self._cost_of(instance_id),
+            self._clock,
+            self._ledger,
+            records_layers=self._records_layers,
         )
         return instance
+
+    def _cost_of(self, instance_id: int) -> CostModel:
+        return self._costs[instance_id] if isinstance(self._costs, Sequence) else self._costs

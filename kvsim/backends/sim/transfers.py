@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from kvsim.backends.sim.layers import straight
 from kvsim.backends.sim.ledger import NOT_STARTED
@@ -28,21 +29,59 @@ Links: TypeAlias = "LinkConfig | Mapping[tuple[TierIndex, TierIndex], LinkConfig
 """One configuration for all pairs of tiers, or one for each (source tier, target tier) in use."""
 
 
+class Traffic(Protocol):
+    """One way between two places, and the ops on it.
+
+    `entry_ns` passes between the start of an op and its first byte.
+    """
+
+    entry_ns: int
+    records_layers: bool
+
+    def now(self) -> int:
+        """Return the time in nanoseconds."""
+
+    def plan(self, when: int, fire: Callable[[], None], op: TransferOp) -> None:
+        """Plan a call for `op`."""
+
+    def last_layer_end_at(self, op: TransferOp) -> int:
+        """Return when the last layer of `op`, sent off now, has passed if nobody else sends."""
+
+    def enter(self, op: TransferOp) -> None:
+        """Put the bytes of an op on their way; `op.bytes_passed` comes when they are through."""
+
+    def leave(self, op: TransferOp) -> None:
+        """Take the bytes of an op off before their end."""
+
+    def finish(self, op: TransferOp, outcome: Outcome, reason: str) -> None:
+        """Close an op that has come to rest."""
+
+
+class FabricLike(Protocol):
+    """Wires that several pairs of places share."""
+
+    def covers(self, source: Place, target: Place) -> bool:
+        """Whether bytes from `source` to `target` go over these wires."""
+
+    def traffic(self, source: Place, target: Place) -> Traffic:
+        """Lay the way from `source` to `target`."""
+
+
 class TransferOp:
     """A Transfer under simulation.
 
-    All ranks move the same bytes at the same time, so the bytes of one rank are simulated. With
-    gate LAYER behind Forwards of one step (a send layer by layer) the bytes enter the link when the
-    first layer is computed, at their full number, and the op ends no earlier than the last layer
-    would take after the Forward: exact on a link of its own; where others share the link, bytes may
-    take up bandwidth before they are computed, but the op never ends before they could have
-    passed. Behind other ops gate LAYER is taken as gate OP: later than need be, never too early.
+    With gate LAYER behind Forwards of one step (a send layer by layer) the bytes enter the link
+    when the first layer is computed, at their full number, and the op ends no earlier than the last
+    layer would take after the Forward: exact on a link of its own; where others share the link,
+    bytes may take up bandwidth before they are computed, but the op never ends before they could
+    have passed. Behind other ops gate LAYER is taken as gate OP: later than need be, never too
+    early.
     """
 
     __slots__ = (
         "_curve",
         "_floor_at",
-        "_flow",
+        "_is_on_way",
         "_num_unknown",
         "_open_at",
         "_passed_at",
@@ -59,7 +98,7 @@ class TransferOp:
     )
 
     def __init__(
-        self, command: Transfer, num_bytes: int, traffic: LinkTraffic, fault: Fault | None
+        self, command: Transfer, num_bytes: int, traffic: Traffic, fault: Fault | None
     ) -> None:
         self.command = command
         self.op_id = command.op_id
@@ -74,7 +113,7 @@ class TransferOp:
         self._num_unknown = 0  # ops in `after` of which the first layer's end is not known
         self._open_at = 0
         self._floor_at = 0
-        self._flow: Flow | None = None
+        self._is_on_way = False
         self._passed_at: int | None = None
         self._curve: LayerCurve | None = None
 
@@ -103,8 +142,7 @@ class TransferOp:
         """Start, or end, if it was the last one missing."""
         self.num_open -= 1
         if not self.num_open and self.command.gate is Gate.LAYER:
-            last_layer_bytes = -(-self.num_bytes // self.traffic.num_layers)
-            self._floor_at = self.traffic.earliest_end_at(last_layer_bytes)
+            self._floor_at = self.traffic.last_layer_end_at(self)
         if self._first_layer_at(predecessor) is None:
             self._predecessor_known()
         if self._passed_at is not None:
@@ -130,9 +168,9 @@ class TransferOp:
 
     def abort(self, outcome: Outcome, reason: str) -> None:
         """Come to rest now, off the link."""
-        if self._flow is not None:
-            self.traffic.leave(self._flow)
-            self._flow = None
+        if self._is_on_way:
+            self.traffic.leave(self)
+            self._is_on_way = False
         self.traffic.finish(self, outcome, reason)
 
     def end(self) -> None:
@@ -142,13 +180,14 @@ class TransferOp:
 
     def enter(self) -> None:
         """Put the bytes on the link, now."""
-        self._flow = self.traffic.enter(self)
+        self._is_on_way = True
+        self.traffic.enter(self)
 
-    def bytes_passed(self, link: Link) -> None:
-        """Take note that the last byte has passed, now."""
-        if self._flow is not None and (self.waiters is not None or self.traffic.records_layers):
-            self._curve = link.curve(self._flow)
-        self._flow = None
+    def bytes_passed(self, curve: Callable[[], LayerCurve]) -> None:
+        """Take note that the last byte has passed, now; `curve` says when each byte did."""
+        if self.waiters is not None or self.traffic.records_layers:
+            self._curve = curve()
+        self._is_on_way = False
         self._passed_at = self.traffic.now()
         self._conclude()
 
@@ -162,7 +201,7 @@ class TransferOp:
 
     def _start(self) -> None:
         self.started_at = max(self.traffic.now(), self._open_at)
-        self.traffic.plan(self.started_at + self.traffic.link.entry_ns, self.enter, self)
+        self.traffic.plan(self.started_at + self.traffic.entry_ns, self.enter, self)
 
     def _conclude(self) -> None:
         if self.num_open:
@@ -175,20 +214,34 @@ class TransferOp:
         self.traffic.plan(end_at, self.end, self)
 
 
-class LinkTraffic:
-    """The ops on one link."""
+def close(
+    op: TransferOp, outcome: Outcome, reason: str, *, ledger: Ledger, num_layers: int
+) -> None:
+    """Answer for an op that has come to rest, with the times of its layers if they are wanted."""
+    layers: tuple[int, ...] = ()
+    if op.traffic.records_layers and outcome is Outcome.DONE and not op.is_timed_out:
+        layers = op.curve().layer_times(num_layers)
+    ledger.finish(op, outcome, reason, layers_finished_at=layers)
 
-    __slots__ = ("_clock", "_ledger", "_ops", "link", "num_layers", "records_layers")
+
+class LinkTraffic:
+    """The ops on one link; a `Traffic`.
+
+    All ranks move the same bytes at the same time, so the bytes of one rank are simulated.
+    """
+
+    __slots__ = ("_clock", "_flows", "_ledger", "_num_layers", "entry_ns", "link", "records_layers")
 
     def __init__(
         self, link: Link, num_layers: int, clock: Clock, ledger: Ledger, *, records_layers: bool
     ) -> None:
         self.link = link
-        self.num_layers = num_layers
+        self.entry_ns = link.entry_ns
         self.records_layers = records_layers
+        self._num_layers = num_layers
         self._clock = clock
         self._ledger = ledger
-        self._ops: dict[OpId, TransferOp] = {}
+        self._flows: dict[OpId, tuple[TransferOp, Flow]] = {}
 
     def now(self) -> int:
         """Return the time in nanoseconds."""
@@ -198,30 +251,27 @@ class LinkTraffic:
         """Plan a call for `op`."""
         self._clock.at(when, fire, op)
 
-    def earliest_end_at(self, num_bytes: int) -> int:
-        """Return when `num_bytes` that are sent off now have passed, if nobody else sends."""
+    def last_layer_end_at(self, op: TransferOp) -> int:
+        """Return when the last layer of `op`, sent off now, has passed if nobody else sends."""
         link = self.link
+        num_bytes = -(-op.num_bytes // self._num_layers)
         return self._clock.now + link.entry_ns + duration_ns(num_bytes, link.bytes_per_second)
 
-    def enter(self, op: TransferOp) -> Flow:
+    def enter(self, op: TransferOp) -> None:
         """Put the bytes of an op on the link."""
         flow = self.link.enter(op.op_id, op.num_bytes, self._clock.now)
-        self._ops[op.op_id] = op
+        self._flows[op.op_id] = op, flow
         self._plan_next_end()
-        return flow
 
-    def leave(self, flow: Flow) -> None:
+    def leave(self, op: TransferOp) -> None:
         """Take the bytes of an op off the link before their end."""
+        _, flow = self._flows.pop(op.op_id)
         self.link.leave(flow, self._clock.now)
-        del self._ops[flow.op_id]
         self._plan_next_end()
 
     def finish(self, op: TransferOp, outcome: Outcome, reason: str) -> None:
         """Close an op that has come to rest."""
-        layers: tuple[int, ...] = ()
-        if self.records_layers and outcome is Outcome.DONE and not op.is_timed_out:
-            layers = op.curve().layer_times(self.num_layers)
-        self._ledger.finish(op, outcome, reason, layers_finished_at=layers)
+        close(op, outcome, reason, ledger=self._ledger, num_layers=self._num_layers)
 
     def _plan_next_end(self) -> None:
         when = self.link.next_end_at()
@@ -230,7 +280,8 @@ class LinkTraffic:
 
     def _end_flows(self) -> None:
         for flow in self.link.finish(self._clock.now):
-            self._ops.pop(flow.op_id).bytes_passed(self.link)
+            op, _ = self._flows.pop(flow.op_id)
+            op.bytes_passed(partial(self.link.curve, flow))
         self._plan_next_end()
 
 
@@ -238,7 +289,7 @@ class LinkTable:
     """Finds the link between two places, and lays it when it is first used.
 
     Each ordered pair of places has a link of its own; a half-duplex link serves both directions.
-    That two pairs share a physical path (two instances behind one network card) is not simulated.
+    Pairs that share wires are the fabric's, where there is one.
 
     Raises
     ------
@@ -246,17 +297,33 @@ class LinkTable:
         If a half-duplex link is configured differently in its two directions.
     """
 
-    __slots__ = ("_clock", "_config", "_ledger", "_num_layers", "_records_layers", "_traffic")
+    __slots__ = (
+        "_clock",
+        "_config",
+        "_fabric",
+        "_ledger",
+        "_num_layers",
+        "_records_layers",
+        "_traffic",
+    )
 
     def __init__(
-        self, links: Links, cost: CostModel, clock: Clock, ledger: Ledger, *, records_layers: bool
+        self,
+        links: Links,
+        cost: CostModel,
+        clock: Clock,
+        ledger: Ledger,
+        *,
+        records_layers: bool,
+        fabric: FabricLike | None = None,
     ) -> None:
         self._config = links
+        self._fabric = fabric
         self._num_layers = cost.num_layers
         self._clock = clock
         self._ledger = ledger
         self._records_layers = records_layers
-        self._traffic: dict[tuple[int, int, int, int], LinkTraffic] = {}
+        self._traffic: dict[tuple[int, int, int, int], Traffic] = {}
         if isinstance(links, Mapping):
             for (source, target), config in links.items():
                 other = links.get((target, source), config)
@@ -266,7 +333,7 @@ class LinkTable:
                         f" directions must be configured alike, not {config} and {other}"
                     )
 
-    def traffic(self, source: Place, target: Place) -> LinkTraffic:
+    def traffic(self, source: Place, target: Place) -> Traffic:
         """Return the link from `source` to `target`.
 
         Raises
@@ -278,6 +345,9 @@ class LinkTable:
         known = self._traffic.get(way)
         if known is not None:
             return known
+        if self._fabric is not None and self._fabric.covers(source, target):
+            lane = self._traffic[way] = self._fabric.traffic(source, target)
+            return lane
         config = self._link_config(source.tier, target.tier)
         traffic = LinkTraffic(
             Link(config),
