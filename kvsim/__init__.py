@@ -15,12 +15,14 @@ if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
     from kvsim.capacity import size
     from kvsim.engines import explain
+    from kvsim.splitting import SplitResult, split, split_sweep
     from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
 
 __all__ = [
     "ReplayConfig",
     "ReplayResult",
+    "SplitResult",
     "SweepConfig",
     "SweepResult",
     "__version__",
@@ -29,12 +31,15 @@ __all__ = [
     "replay",
     "sample",
     "size",
+    "split",
+    "split_sweep",
     "sweep",
 ]
 
 _HOME: Final = {
     "ReplayConfig": ("kvsim.api", "ReplayConfig"),
     "ReplayResult": ("kvsim.api", "ReplayResult"),
+    "SplitResult": ("kvsim.splitting", "SplitResult"),
     "SweepConfig": ("kvsim.sweeping.run", "SweepConfig"),
     "SweepResult": ("kvsim.sweeping.run", "SweepResult"),
     "explain": ("kvsim.engines", "explain"),
@@ -42,6 +47,8 @@ _HOME: Final = {
     "replay": ("kvsim.api", "replay"),
     "sample": ("kvsim.api", "sample"),
     "size": ("kvsim.capacity", "size"),
+    "split": ("kvsim.splitting", "split"),
+    "split_sweep": ("kvsim.splitting", "split_sweep"),
     "sweep": ("kvsim.sweeping.run", "sweep"),
 }
 

@@ -85,14 +85,14 @@ def replay(
         Its message is one line.
     """
     began = perf_counter()
-    config = _config(config).with_settings(settings)
+    config = read_config(config).with_settings(settings)
     asked = config.policy if policy is None else policy
     name, new_policy, needs_future = policy_factory(
         find_policy(asked) if isinstance(asked, str) else asked
     )
     if isinstance(asked, str):
         name = asked  # where it was found, so that the run can be repeated
-    loaded = _load(trace, config)
+    loaded = load_trace_of(trace, config)
     job = Job(
         config=replace(resolve(config, loaded), policy=name),
         trace=annotate_next_use(loaded) if needs_future else loaded,
@@ -134,13 +134,14 @@ def sample(name: str = "chat") -> Trace:
     return load_sample(name)
 
 
-def _config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConfig:
+def read_config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConfig:
+    """Return the settings, read from a run file if it is the path of one."""
     if config is None:
         return ReplayConfig()
     return config if isinstance(config, ReplayConfig) else load_run_file(config)
 
 
-def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
+def load_trace_of(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
     """Read what is asked for, or look whether what is given fits the settings."""
     if isinstance(trace, str) and trace.startswith(_SAMPLE_PREFIX):
         trace = load_sample(trace.removeprefix(_SAMPLE_PREFIX))

@@ -93,9 +93,7 @@ def tight_tiers(config: ReplayConfig, trace: Trace) -> ReplayConfig:
     return replace(config, gpu_blocks=gpu_blocks, cpu_blocks=cpu_blocks)
 
 
-def without_excess(
-    config: ReplayConfig, trace: Trace, *, can_fail: bool = False
-) -> ReplayConfig:
+def without_excess(config: ReplayConfig, trace: Trace, *, can_fail: bool = False) -> ReplayConfig:
     """Return `config` without the blocks that the whole trace together can never take.
 
     Who asks for 10**12 blocks means "no limit" and should not wait for a table of that length.

@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, NoReturn
 
-from kvsim.cli import check_policy, curve, explain, plane, replay, rerun, size, sweep, trace
+from kvsim.cli import check_policy, curve, explain, pd, plane, replay, rerun, size, sweep, trace
 from kvsim.errors import UserError
 from kvsim.version import __version__
 
@@ -22,6 +22,7 @@ COMMANDS = {
     "size": size,
     "explain": explain,
     "sweep": sweep,
+    "pd": pd,
     "check-policy": check_policy,
     "trace": trace,
 }

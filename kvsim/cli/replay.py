@@ -10,7 +10,7 @@ from kvsim.cli.engine import add_engine_argument
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 HELP: Final = "replay a trace through a simulated prefix cache and report what it hits"
 
@@ -99,13 +99,20 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON value, no table")
     add_engine_argument(parser)
     for group, options in OPTIONS.items():
-        titled = parser.add_argument_group(group)
-        for name, (kind, text) in options.items():
-            option = f"--{name.replace('_', '-')}"
-            if kind is bool:
-                titled.add_argument(option, action=BooleanOptionalAction, help=text)
-            else:
-                titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
+        add_options(parser, group, options)
+
+
+def add_options(
+    parser: ArgumentParser, group: str, options: Mapping[str, tuple[Callable[[str], object], str]]
+) -> None:
+    """Add the options of a group; one that is not given is None."""
+    titled = parser.add_argument_group(group)
+    for name, (kind, text) in options.items():
+        option = f"--{name.replace('_', '-')}"
+        if kind is bool:
+            titled.add_argument(option, action=BooleanOptionalAction, help=text)
+        else:
+            titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
 
 
 def run(arguments: Namespace) -> int:
