@@ -132,6 +132,7 @@ class SplitSettings:
         """Return the settings as JSON values; a network as an object."""
         values = {name: getattr(self, name) for name in self.__slots__}
         values["link"] = asdict(self.network)
+        values["tp"] = None if self.tp is None else list(self.sizes)
         return values
 
 
