@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kvsim.comparing import Comparison, compare
     from kvsim.engines import explain
     from kvsim.hitrate.timed import attribute_misses
+    from kvsim.splitting import SplitResult, split, split_sweep
     from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
     from kvsim.transfer_bench import bench_transfer
@@ -25,6 +26,7 @@ __all__ = [
     "Comparison",
     "ReplayConfig",
     "ReplayResult",
+    "SplitResult",
     "SweepConfig",
     "SweepResult",
     "__version__",
@@ -36,6 +38,8 @@ __all__ = [
     "replay",
     "sample",
     "size",
+    "split",
+    "split_sweep",
     "sweep",
 ]
 
@@ -43,6 +47,7 @@ _HOME: Final = {
     "Comparison": ("kvsim.comparing", "Comparison"),
     "ReplayConfig": ("kvsim.api", "ReplayConfig"),
     "ReplayResult": ("kvsim.api", "ReplayResult"),
+    "SplitResult": ("kvsim.splitting", "SplitResult"),
     "SweepConfig": ("kvsim.sweeping.run", "SweepConfig"),
     "SweepResult": ("kvsim.sweeping.run", "SweepResult"),
     "bench_transfer": ("kvsim.transfer_bench", "bench_transfer"),
@@ -53,6 +58,8 @@ _HOME: Final = {
     "replay": ("kvsim.api", "replay"),
     "sample": ("kvsim.api", "sample"),
     "size": ("kvsim.capacity", "size"),
+    "split": ("kvsim.splitting", "split"),
+    "split_sweep": ("kvsim.splitting", "split_sweep"),
     "sweep": ("kvsim.sweeping.run", "sweep"),
 }
 

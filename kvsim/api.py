@@ -89,18 +89,14 @@ def replay(
         Its message is one line.
     """
     began = perf_counter()
-    config = _config(config).with_settings(settings)
+    config = read_config(config).with_settings(settings)
     asked = config.policy if policy is None else policy
     name, new_policy, needs_future = policy_factory(
         find_policy(asked) if isinstance(asked, str) else asked
     )
     if isinstance(asked, str):
         name = asked  # where it was found, so that the run can be repeated
-    loaded = _load(trace, config)
-    if config.salt_rule is not None:
-        loaded = salt_keys(loaded, config.salt_rule)
-    if config.retain is not None:
-        loaded = retain_blocks(loaded, config.retain)
+    loaded = load_trace_of(trace, config)
     job = Job(
         config=replace(resolve(config, loaded), policy=name),
         trace=annotate_next_use(loaded) if needs_future else loaded,
@@ -143,10 +139,25 @@ def sample(name: str = "chat") -> Trace:
     return load_sample(name)
 
 
-def _config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConfig:
+def read_config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConfig:
+    """Return the settings, read from a run file if it is the path of one."""
     if config is None:
         return ReplayConfig()
     return config if isinstance(config, ReplayConfig) else load_run_file(config)
+
+
+def load_trace_of(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
+    """Return the trace that the settings mean: read or looked at, salted, and with its retention.
+
+    Raises
+    ------
+    UserError
+        If it cannot be read, or does not fit the settings.
+    """
+    loaded = _load(trace, config)
+    if config.salt_rule is not None:
+        loaded = salt_keys(loaded, config.salt_rule)
+    return loaded if config.retain is None else retain_blocks(loaded, config.retain)
 
 
 def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:

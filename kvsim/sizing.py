@@ -87,14 +87,31 @@ def needed_blocks(request: Request, config: ReplayConfig, block_size: int) -> in
     return BlockLayout(request, block_size).num_most_blocks
 
 
-def without_excess(config: ReplayConfig, trace: Trace) -> ReplayConfig:
+def tight_tiers(config: ReplayConfig, trace: Trace) -> ReplayConfig:
+    """Return `config` with sizes, where it has none, at which blocks are swapped.
+
+    5 % of the blocks of the trace on the GPU, but twice the longest request with its output and
+    reserve; 15 % on the CPU.
+    """
+    num_unique = len({key for each in trace.requests for key in each.block_keys})
+    longest = max(needed_blocks(each, config, trace.block_size) for each in trace.requests)
+    gpu_blocks, cpu_blocks = config.gpu_blocks, config.cpu_blocks
+    if gpu_blocks is None and config.gpu_gib is None:
+        gpu_blocks = max(num_unique // 20, 2 * (longest + config.decode_reserve_blocks))
+    if cpu_blocks is None and config.cpu_gib is None:
+        cpu_blocks = num_unique * 3 // 20
+    return replace(config, gpu_blocks=gpu_blocks, cpu_blocks=cpu_blocks)
+
+
+def without_excess(config: ReplayConfig, trace: Trace, *, can_fail: bool = False) -> ReplayConfig:
     """Return `config` without the blocks that the whole trace together can never take.
 
     Who asks for 10**12 blocks means "no limit" and should not wait for a table of that length.
     With the excess nothing is ever evicted, and neither is it without: each attempt of a request
-    takes its blocks once, and the low-water mark comes on top.
+    takes its blocks once, and the low-water mark comes on top. `can_fail`: attempts may fail though
+    the settings do not say so.
     """
-    most = most_blocks(config, trace)
+    most = most_blocks(config, trace, can_fail=can_fail)
     return replace(
         config,
         gpu_blocks=min(config.gpu_blocks or 1, most),
@@ -103,9 +120,9 @@ def without_excess(config: ReplayConfig, trace: Trace) -> ReplayConfig:
     )
 
 
-def most_blocks(config: ReplayConfig, trace: Trace) -> int:
+def most_blocks(config: ReplayConfig, trace: Trace, *, can_fail: bool = False) -> int:
     """Return more blocks than the whole trace together can ever take."""
-    num_attempts = config.max_attempts if _can_fail(config) else 1
+    num_attempts = config.max_attempts if can_fail or _can_fail(config) else 1
     needed = (needed_blocks(each, config, trace.block_size) for each in trace.requests)
     most = sum(needed) * num_attempts
     cache = config.cache(block_size=trace.block_size)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
+from kvsim.config import TIER_NAMES as ALL_TIER_NAMES
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -20,7 +22,7 @@ TIER_NAMES: Final = ("gpu", "cpu")
 
 def tier_name(tier: TierIndex) -> str:
     """Return the name of a tier; one beyond those that have names is called by its number."""
-    return TIER_NAMES[tier] if tier < len(TIER_NAMES) else f"tier{tier}"
+    return ALL_TIER_NAMES[tier] if tier < len(ALL_TIER_NAMES) else f"tier{tier}"
 
 
 DEFINITIONS: Final = {

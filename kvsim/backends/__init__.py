@@ -11,21 +11,27 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from kvsim.backends.setup import BackendEntry, Clock
-from kvsim.errors import UnknownNameError
+from kvsim.errors import ConfigError, UnknownNameError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from kvsim.backends.setup import BackendSetup, OpenBackend
+    from kvsim.backends.setup import BackendSetup, ClusterSetup, OpenBackend
 
-__all__ = ["BACKENDS", "find_backend", "open_backend"]
+__all__ = ["BACKENDS", "find_backend", "open_backend", "open_cluster"]
+
+_Setup = TypeVar("_Setup")
 
 BACKENDS: Final[Mapping[str, BackendEntry]] = MappingProxyType(
     {
-        "sim": BackendEntry(clock=Clock.VIRTUAL, opener="kvsim.backends.sim:open_backend"),
+        "sim": BackendEntry(
+            clock=Clock.VIRTUAL,
+            opener="kvsim.backends.sim:open_backend",
+            cluster_opener="kvsim.backends.sim:open_cluster",
+        ),
         "paddle": BackendEntry(clock=Clock.WALL, opener="kvsim.backends.paddle:open_backend"),
     }
 )
@@ -63,10 +69,27 @@ def open_backend(name: str, setup: BackendSetup) -> OpenBackend:
     UserError
         If there is none of this name, something it needs is not installed, or the setup cannot be.
     """
-    opener = find_backend(name).opener
-    if isinstance(opener, str):
-        module, _, attribute = opener.partition(":")
-        opener = cast(
-            "Callable[[BackendSetup], OpenBackend]", getattr(import_module(module), attribute)
-        )
-    return opener(setup)
+    return _looked_up(find_backend(name).opener)(setup)
+
+
+def open_cluster(name: str, setup: ClusterSetup) -> OpenBackend:
+    """Make a backend ready for several instances; whoever asked for it closes it.
+
+    Raises
+    ------
+    UserError
+        As `open_backend`; or if the backend knows one instance only.
+    """
+    opener = find_backend(name).cluster_opener
+    if opener is None:
+        raise ConfigError(f"backend {name!r} knows one instance only: it cannot split a run")
+    return _looked_up(opener)(setup)
+
+
+def _looked_up(
+    opener: str | Callable[[_Setup], OpenBackend],
+) -> Callable[[_Setup], OpenBackend]:
+    if not isinstance(opener, str):
+        return opener
+    module, _, attribute = opener.partition(":")
+    return cast("Callable[[_Setup], OpenBackend]", getattr(import_module(module), attribute))

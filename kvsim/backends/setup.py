@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.config import FaultConfig, LinkConfig
+    from kvsim.config import FaultConfig, LinkConfig, Role
     from kvsim.core.ports import Backend
+    from kvsim.core.sharding import KVLayout
     from kvsim.cost import CostModel, ModelShape
+    from kvsim.topology import NetworkConfig
     from kvsim.types import Request
 
 
@@ -108,6 +110,69 @@ class BackendSetup:
     disk_link: LinkConfig | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceSetup:
+    """One of several instances.
+
+    Parameters
+    ----------
+    role
+        What it does for a request.
+    tier_blocks
+        Capacity of each of its tiers, nearest first.
+    cost, host_link
+        How long its steps take, and the link between its tiers, on each rank.
+    layout
+        How KV lies over its ranks.
+    """
+
+    role: Role
+    tier_blocks: tuple[int, ...]
+    cost: CostModel
+    host_link: LinkConfig
+    layout: KVLayout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSetup:
+    """What a run on several instances is about. Their numbers are their positions.
+
+    Parameters
+    ----------
+    requests, block_size
+        Those that the ops will name, by request id; and the tokens of a block.
+    instances
+        All of them.
+    network
+        What lies between them.
+    transport
+        How ranks of different instances reach each other, on real tensors.
+    faults, seed, shape, device, forward, time_scale, record_layers
+        As in `BackendSetup`.
+    """
+
+    requests: Sequence[Request]
+    block_size: int
+    instances: tuple[InstanceSetup, ...]
+    network: NetworkConfig
+    faults: FaultConfig
+    seed: int
+    transport: str = "sim"
+    shape: str = "tiny"
+    device: str = "cpu"
+    forward: ForwardTime = ForwardTime.COST
+    time_scale: float = 1.0
+    record_layers: bool = False
+
+
+class WireFigures(NamedTuple):
+    """A wire between instances: what passed it, and what it passes at most."""
+
+    name: str
+    num_bytes: int
+    bytes_per_second: int
+
+
 class TensorFigures(TypedDict):
     """What became of the bytes.
 
@@ -126,13 +191,15 @@ class OpenBackend:
     """A backend that is ready, and what can be asked about it after the run.
 
     `rank_block_bytes` are the bytes of a block on each rank. `tensors` is None where there are
-    none. `notes` are for the reader of the result.
+    none. `notes` are for the reader of the result. `wires` are those between instances, where they
+    are known.
     """
 
     backend: Backend
     rank_block_bytes: int
     tensors: Callable[[], TensorFigures] | None = None
     notes: Callable[[], Sequence[str]] = tuple
+    wires: Callable[[], Sequence[WireFigures]] = tuple
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +208,9 @@ class BackendEntry:
 
     `opener` is "module:function", or the function: it takes a `BackendSetup` and returns an
     `OpenBackend`. It is looked up when it is needed, so that no backend is imported in vain.
+    `cluster_opener`, likewise, takes a `ClusterSetup`; None: it knows one instance only.
     """
 
     clock: Clock
     opener: str | Callable[[BackendSetup], OpenBackend]
+    cluster_opener: str | Callable[[ClusterSetup], OpenBackend] | None = None

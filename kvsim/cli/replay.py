@@ -12,7 +12,7 @@ from kvsim.cli.observing import add_observing_arguments
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 HELP: Final = "replay a trace through a simulated prefix cache and report what it hits"
 
@@ -127,17 +127,24 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_engine_argument(parser)
     add_observing_arguments(parser)
     for group, options in OPTIONS.items():
-        titled = parser.add_argument_group(group)
-        for name, (kind, text) in options.items():
-            option = f"--{SPELT.get(name, name).replace('_', '-')}"
-            if kind is words:
-                titled.add_argument(
-                    option, dest=name, nargs="+", action="append", metavar="WORD", help=text
-                )
-            elif kind is bool:
-                titled.add_argument(option, action=BooleanOptionalAction, help=text)
-            else:
-                titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
+        add_options(parser, group, options)
+
+
+def add_options(
+    parser: ArgumentParser, group: str, options: Mapping[str, tuple[Callable[[str], object], str]]
+) -> None:
+    """Add the options of a group; one that is not given is None."""
+    titled = parser.add_argument_group(group)
+    for name, (kind, text) in options.items():
+        option = f"--{SPELT.get(name, name).replace('_', '-')}"
+        if kind is words:
+            titled.add_argument(
+                option, dest=name, nargs="+", action="append", metavar="WORD", help=text
+            )
+        elif kind is bool:
+            titled.add_argument(option, action=BooleanOptionalAction, help=text)
+        else:
+            titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
 
 
 def run(arguments: Namespace) -> int:

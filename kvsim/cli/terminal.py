@@ -41,6 +41,26 @@ def show(result: ReplayResult, *, saved_to: str | None) -> None:
         print(f"saved to {saved_to}")
 
 
+def show_facts(title: str, facts: Rows, notes: Sequence[str], *, saved_to: str | None) -> None:
+    """Print named figures under a title."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for fact in facts:
+        table.add_row(*fact)
+    console = Console(highlight=False, markup=False, emoji=False)
+    with console.capture() as printed:
+        console.print(table)
+    print(title)
+    for line in printed.get().splitlines():
+        print(line.rstrip())  # rich fills up the last column
+    for note in notes:
+        print(f"note: {note}")
+    if saved_to is not None:
+        print(f"saved to {saved_to}")
+
+
 def show_tables(tables: Sequence[Rows]) -> None:
     """Print tables; the first row of each is its head, the first column names the row."""
     from rich import box

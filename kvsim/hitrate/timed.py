@@ -12,8 +12,9 @@ from functools import cached_property
 from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvsim.analysis.metrics import TIER_NAMES, num_warmup
+from kvsim.analysis.metrics import num_warmup
 from kvsim.collector import paused_collector
+from kvsim.config import TIER_NAMES
 from kvsim.errors import InvariantError, UserError
 from kvsim.hitrate.counting import check_capacity
 from kvsim.hitrate.tables import html_table, percent, tidy_frame

@@ -193,7 +193,7 @@ class SplitWitness:
                 if tier.copies.state[node] in (READY, LEAVING):
                     readable.add(key)
                     seen = content.get((place, tier.copies.block[node]))
-                    assert seen == (key, num_full_slots(key, size)), f"{key} holds {seen}"
+                    assert seen == (key, num_full_slots(key, size), 0), f"{key} holds {seen}"
             assert self.mirrors[index].readable[tier.index] == readable
             assert not policy.pending
             assert policy.listed == evictable_nodes(cache, tier)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kvsim.backends.setup import OpenBackend
+from kvsim.backends.setup import OpenBackend, WireFigures
 from kvsim.backends.sim.backend import SimBackend
+from kvsim.backends.sim.fabric import FabricSetup
+from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kvsim.backends.setup import BackendSetup
+    from kvsim.backends.setup import BackendSetup, ClusterSetup
     from kvsim.backends.sim.transfers import Links
 
-__all__ = ["SimBackend", "open_backend"]
+__all__ = ["SimBackend", "open_backend", "open_cluster"]
 
 
 def open_backend(setup: BackendSetup) -> OpenBackend:
@@ -28,3 +30,44 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
         record_layers=setup.record_layers,
     )
     return OpenBackend(backend=backend, rank_block_bytes=setup.cost.transfer_bytes(1))
+
+
+def open_cluster(setup: ClusterSetup) -> OpenBackend:
+    """Return a simulator of several instances and what lies between them.
+
+    Raises
+    ------
+    ConfigError
+        If a transport other than "sim" is asked for.
+    """
+    if setup.transport != "sim":
+        raise ConfigError(
+            f"transport {setup.transport!r} is for real tensors (backend 'paddle'); the simulator"
+            " has 'sim'"
+        )
+    instances = setup.instances
+    backend = SimBackend(
+        [each.cost for each in instances],
+        # Only swaps use these: what goes between instances is the fabric's.
+        links=instances[0].host_link,
+        fabric=FabricSetup(
+            network=setup.network,
+            layouts={i: each.layout for i, each in enumerate(instances)},
+            host_links={i: each.host_link for i, each in enumerate(instances)},
+        ),
+        num_ranks=max(each.layout.num_ranks for each in instances),
+        faults=setup.faults,
+        seed=setup.seed,
+        record_layers=setup.record_layers,
+    )
+
+    def wires() -> list[WireFigures]:
+        return [
+            WireFigures(hop.name, hop.passed_bytes, hop.bytes_per_second) for hop in backend.wires
+        ]
+
+    return OpenBackend(
+        backend=backend,
+        rank_block_bytes=instances[0].cost.transfer_bytes(1),
+        wires=wires,
+    )
