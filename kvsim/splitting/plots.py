@@ -36,13 +36,13 @@ def plot_request(
     UserError
         If there is no such request, or no piece of its prompt was computed.
     """
-    ax = ax or new_axes()
     row = _chosen(requests, request_id)
     request_id = int(row["request_id"])
     own_pieces = pieces[pieces["request_id"] == request_id]
     own_sends = sends[sends["request_id"] == request_id]
     if own_pieces.empty:
         raise UserError(f"request {request_id} was never computed: there is nothing to draw")
+    ax = ax or new_axes()
     start = int(row["arrived_at_ns"])
     first = int(own_pieces["started_at_ns"].min())
 
