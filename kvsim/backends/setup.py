@@ -7,12 +7,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kvsim.config import FaultConfig, LinkConfig
     from kvsim.core.ports import Backend
     from kvsim.cost import CostModel, ModelShape
-    from kvsim.types import Request
+    from kvsim.types import OpId, Request
 
 
 class Clock(StrEnum):
@@ -126,13 +126,15 @@ class OpenBackend:
     """A backend that is ready, and what can be asked about it after the run.
 
     `rank_block_bytes` are the bytes of a block on each rank. `tensors` is None where there are
-    none. `notes` are for the reader of the result.
+    none. `notes` are for the reader of the result. `copy_ns` has, for each Transfer that is done,
+    the time for which the slowest rank copied, without waits; nothing where no bytes are copied.
     """
 
     backend: Backend
     rank_block_bytes: int
     tensors: Callable[[], TensorFigures] | None = None
     notes: Callable[[], Sequence[str]] = tuple
+    copy_ns: Callable[[], Mapping[OpId, int]] = dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
