@@ -76,7 +76,7 @@ def plot_ttft(requests: pd.DataFrame, *, caption: str, ax: Axes | None = None) -
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.set_xlabel(f"time to first token ({unit})")
     ax.set_ylabel("share of the requests")
-    _finish(ax, "Time to first token", caption)
+    finish(ax, "Time to first token", caption)
     return ax
 
 
@@ -126,11 +126,12 @@ def plot_hits(
     ax.set_xlabel(f"time of arrival ({unit})")
     ax.set_ylabel("input tokens that hit")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-    _finish(ax, "Hit rate (prefix_token) over time", caption)
+    finish(ax, "Hit rate (prefix_token) over time", caption)
     return ax
 
 
-def _finish(ax: Axes, title: str, caption: str) -> None:
+def finish(ax: Axes, title: str, caption: str) -> None:
+    """Give a plot its title and its caption, and the look of all of them."""
     ax.set_title(title, loc="left", fontsize=11, pad=20)
     ax.text(0, 1.025, caption, transform=ax.transAxes, fontsize=7.5, color=_FAINT)
     ax.grid(axis="y", alpha=0.25, linewidth=0.6)
