@@ -16,7 +16,7 @@ from kvsim.backends.setup import Clock
 from kvsim.calibration.file import save_calibration
 from kvsim.calibration.fit import Line, duplex_factor, fit_line
 from kvsim.calibration.pilot import fly
-from kvsim.calibration.result import Calibration, Conditions, Measured, Origin
+from kvsim.calibration.result import DEFAULT_LAYOUT, Calibration, Conditions, Measured, Origin
 from kvsim.collector import paused_collector
 from kvsim.errors import ConfigError, UserError
 from kvsim.replay_config import ReplayConfig
@@ -108,6 +108,7 @@ def _conditions(config: ReplayConfig, pilot: Pilot) -> Conditions:
         device=config.device or "cpu",
         ranks=config.ranks or 1,
         workers=config.worker_kind.value,
+        layout=config.layout or DEFAULT_LAYOUT,
         rank_block_bytes=pilot.rank_block_bytes,
     )
 

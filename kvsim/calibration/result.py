@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from kvsim.cost import Hardware
     from kvsim.replay_config import ReplayConfig
 
+DEFAULT_LAYOUT: Final = "block-major"
+
 HEAD: Final = ("copy", "each op (us)", "each block (us)", "GB/s", "residual", "samples")
 
 _FULL_DUPLEX_FROM: Final = 0.75
@@ -41,6 +43,7 @@ class Conditions:
     device: str
     ranks: int
     workers: str
+    layout: str
     rank_block_bytes: int
 
 
@@ -121,6 +124,7 @@ class Calibration:
             "device": config.device or "cpu",
             "ranks": config.ranks or 1,
             "workers": config.worker_kind.value,
+            "layout": config.layout or DEFAULT_LAYOUT,
         }
         for name, value in asked.items():
             measured = getattr(self.conditions, name)

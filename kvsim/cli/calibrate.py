@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 HELP: Final = "measure what copies between the tiers cost on this machine, on real tensors"
 
-TENSOR_OPTIONS: Final = ("shape", "device", "ranks", "workers")
+TENSOR_OPTIONS: Final = ("shape", "layout", "device", "ranks", "workers")
 
 
 def add_arguments(parser: ArgumentParser) -> None:

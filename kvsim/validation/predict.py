@@ -7,6 +7,7 @@ from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvsim.analysis.records import RequestRecord, TransferLog, TransferRecord, record_of
+from kvsim.backends.paddle.shape import OF_MODEL, find_shape
 from kvsim.backends.setup import ForwardTime
 from kvsim.backends.sim import SimBackend
 from kvsim.building import build_core
@@ -122,10 +123,14 @@ class Prediction(NamedTuple):
     transfers: tuple[TransferRecord, ...]
 
 
+def _num_layers(config: ReplayConfig) -> int:
+    """Return the layers that the blocks of a run on tensors have."""
+    shape = config.shape or "tiny"
+    return config.model_shape.num_layers if shape == OF_MODEL else find_shape(shape).num_layers
+
+
 @paused_collector()
-def predict(
-    config: ReplayConfig, trace: Trace, calibration: Calibration, *, num_layers: int
-) -> Prediction:
+def predict(config: ReplayConfig, trace: Trace, calibration: Calibration) -> Prediction:
     """Simulate the run that `config` describes, its arrivals as much faster as they were there.
 
     Parameters
@@ -136,8 +141,6 @@ def predict(
         In its own time.
     calibration
         What copies cost.
-    num_layers
-        Of the blocks of the tensor run.
     """
     scale = config.time_scale if isinstance(config.time_scale, int | float) else 1.0
     _, new_policy, needs_future = policy_factory(config.policy)
@@ -149,7 +152,7 @@ def predict(
         turn_ns=calibration.turn_ns,
         block_size=trace.block_size,
         block_bytes=calibration.conditions.rank_block_bytes,
-        num_layers=num_layers,
+        num_layers=_num_layers(config),
     )
     _, scheduler = build_core(config, scaled, new_policy)
     backend = ThinkingBackend(

@@ -10,7 +10,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from kvsim.api import read_trace, replay_job
-from kvsim.backends.paddle.shape import find_shape
 from kvsim.backends.setup import Clock
 from kvsim.calibration import Calibration, calibrate, load_calibration
 from kvsim.calibration.measure import fit_probes
@@ -104,8 +103,7 @@ def validate(
     found = before
     if prober is not None and len(prober.samples) >= _FEWEST_PROBES:
         found, source = replace(before, **fit_probes(prober.samples)), _IN_RUN
-    shape = find_shape(result.config.shape or "tiny")
-    predicted = predict(result.config, loaded, found, num_layers=shape.num_layers)
+    predicted = predict(result.config, loaded, found)
     return Validation(
         run=result,
         again=again,

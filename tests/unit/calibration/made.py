@@ -21,6 +21,7 @@ def calibration(*, ranks: int = 2, duplex_factor: float = 1.0) -> Calibration:
             device="cpu",
             ranks=ranks,
             workers="threads",
+            layout="block-major",
             rank_block_bytes=4096,
         ),
         origin=Origin(

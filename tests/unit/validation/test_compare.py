@@ -106,7 +106,7 @@ def test_a_prediction_repeats_itself_and_swaps() -> None:
     trace = replace(trace, requests=trace.requests[:80])
     asked = ReplayConfig(backend="paddle", ranks=2, time_scale=20, gpu_blocks=400, cpu_blocks=900)
     config = resolve(asked, trace)
-    found = [predict(config, trace, calibration(), num_layers=4) for _ in range(2)]
+    found = [predict(config, trace, calibration()) for _ in range(2)]
     assert found[0] == found[1]
     assert len(found[0].requests) == 80
     # A write-back takes at least what the line says, its wait included.
