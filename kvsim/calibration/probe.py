@@ -2,9 +2,10 @@
 
 What a copy takes on a rank depends on who else uses the cores and the caches: on the engine, on the
 other ranks, on the rest of the machine, and it changes from second to second. So it is measured by
-copies that nobody needs, of sizes that are ours to choose, on blocks that no request has, in turns
-that are drawn, before or behind the copies that the engine sends in them. The copies of the run
-itself are left out: they are what is to be predicted.
+copies that nobody needs, of sizes that are ours to choose, on blocks that no request has, one in
+each turn in which the engine sends copies, before the first or behind the last of them, as a coin
+falls: who comes second finds the caches warm, so both must come second equally often. The copies of
+the run itself are left out: they are what is to be predicted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from enum import Enum, auto
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvsim.core.ops import Cancel, Completion, Forward, Outcome, Place, Transfer
+from kvsim.core.ops import Completion, Forward, Outcome, Place, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,19 +30,16 @@ HOST: Final = Place(instance=0, tier=1)
 
 MOST_BLOCKS: Final = 256  # the largest copies of the traces that come with kvsim have about 220
 
-_SHARE: Final = 0.5
-"""Of the turns with a step that get a probe."""
-
 _FIRST_OP_ID: Final = 1 << 48
 """No run has as many ops, so the ids of both are apart."""
 
 
 class When(Enum):
-    """Where in a turn a probe goes."""
+    """Where in a turn with copies the probe goes; NEVER: there is none to come."""
 
     NEVER = auto()
     FIRST = auto()
-    BEFORE_STEP = auto()
+    LAST = auto()
 
 
 class Sample(NamedTuple):
@@ -77,6 +75,7 @@ class Prober:
         self._opened: OpenBackend | None = None
         self._firsts: tuple[int, ...] = ()
         self._next_op_id = _FIRST_OP_ID
+        self.probes: list[Transfer] = []
         self.turns_ns: list[int] = []
         """What the engine took for each turn, from the answers to its next wait for some."""
 
@@ -100,14 +99,12 @@ class Prober:
         else:
             probe = Transfer(op_id, GPU, HOST, gpu_ids, cpu_ids)
         self._submitted[op_id] = (probe, now)
+        self.probes.append(probe)
         return probe
 
     def draw(self) -> When:
-        """Return where in the turn that begins a probe goes, if anywhere."""
-        drawn = self._rng.random()
-        if drawn >= _SHARE:
-            return When.NEVER
-        return When.FIRST if drawn < _SHARE / 2 else When.BEFORE_STEP
+        """Return where in a turn the probe goes."""
+        return self._rng.choice((When.FIRST, When.LAST))
 
     def without_probes(self, answers: Sequence[Answer]) -> Sequence[Answer]:
         """Keep the answers that are ours, and return the others."""
@@ -144,31 +141,36 @@ class ProbingBackend:
     Who calls it does not see the probes.
     """
 
-    __slots__ = ("_answered_ns", "_inner", "_now", "_prober", "_when")
+    __slots__ = ("_answered_ns", "_has_copy", "_inner", "_now", "_prober", "_when")
 
     def __init__(self, inner: Backend, prober: Prober) -> None:
         self._inner = inner
         self._prober = prober
         self._now = 0
         self._when = When.NEVER
+        self._has_copy = False
         self._answered_ns: int | None = None
 
     def now(self) -> int:
         """Return the time in nanoseconds; begins a turn."""
         self._when = self._prober.draw()
+        self._has_copy = False
         self._now = self._inner.now()
         return self._now
 
     def submit(self, command: Command) -> None:
         """Pass a command on, a probe before it if this is the place for one."""
-        is_place = self._when is When.FIRST or isinstance(command, Forward)
-        if self._when is not When.NEVER and is_place and not isinstance(command, Cancel):
-            self._when = When.NEVER
-            self._inner.submit(self._prober.next_probe(self._now))
+        if isinstance(command, Transfer):
+            if self._when is When.FIRST:
+                self._probe()
+            self._has_copy = True
+        elif isinstance(command, Forward):
+            self._probe_behind()
         self._inner.submit(command)
 
     def wait(self, until: int | None) -> Sequence[Answer]:
         """Wait for answers that are not those of probes."""
+        self._probe_behind()
         if self._answered_ns is not None:
             self._prober.turns_ns.append(monotonic_ns() - self._answered_ns)
         while True:
@@ -177,6 +179,15 @@ class ProbingBackend:
             if others or not answers:
                 self._answered_ns = monotonic_ns()
                 return others
+
+    def _probe_behind(self) -> None:
+        """Submit the probe that goes behind the copies of this turn, if there are some."""
+        if self._has_copy and self._when is When.LAST:
+            self._probe()
+
+    def _probe(self) -> None:
+        self._when = When.NEVER
+        self._inner.submit(self._prober.next_probe(self._now))
 
     def close(self) -> None:
         """Close the backend. Idempotent."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kvsim.backends.setup import OpenBackend
 from kvsim.backends.sim import SimBackend
 from kvsim.calibration.pilot import StepLog, StepSample
-from kvsim.calibration.probe import HOST, Prober, sizes
+from kvsim.calibration.probe import GPU, HOST, Prober, sizes
 from kvsim.config import LinkConfig
 from kvsim.core.ops import Completion, Forward, Outcome, Slice, Transfer
 from kvsim.cost import LinearCost
@@ -45,24 +45,60 @@ def test_sizes_double() -> None:
     assert sizes(5) == (1, 2, 4)
 
 
+def copy(op_id: int) -> Transfer:
+    """Return a copy of one block to the host."""
+    return Transfer(op_id, GPU, HOST, (0,), (0,))
+
+
 def test_the_engine_sees_its_own_answers_and_no_others() -> None:
     _, prober, backend = opened()
-    seen = []
-    for op_id in range(40):
+    seen: list[int] = []
+    for turn in range(20):
+        backend.now()
+        backend.submit(copy(2 * turn))
+        backend.submit(step(2 * turn + 1))
+        while len(seen) < 2 * turn + 2:
+            seen += [answer.op_id for answer in backend.wait(None)]
+    assert sorted(seen) == list(range(40))
+    while backend.wait(None):
+        pass
+    assert len(prober.samples) == 20  # one in each turn with a copy
+    assert len(prober.turns_ns) > 20
+
+
+def test_a_turn_without_a_copy_gets_no_probe() -> None:
+    _, prober, backend = opened()
+    for op_id in range(10):
         backend.now()
         backend.submit(step(op_id))
-        while not (answers := backend.wait(None)):
-            pass
-        seen += [answer.op_id for answer in answers]
-    assert seen == list(range(40))
-    assert 5 < len(prober.samples) < 35  # about every other turn
+        backend.wait(None)
+    assert prober.samples == []
+
+
+def test_a_probe_comes_before_or_behind_the_copies_of_its_turn() -> None:
+    _, prober, backend = opened()
+    places = set()
+    for turn in range(12):
+        before = len(prober.probes)
+        backend.now()
+        backend.submit(copy(3 * turn))
+        has_first = len(prober.probes) > before
+        backend.submit(copy(3 * turn + 1))
+        assert len(prober.probes) == before + has_first
+        if turn % 2:
+            backend.submit(step(3 * turn + 2))
+        else:
+            backend.wait(0)  # without a step, as late as the wait
+        assert len(prober.probes) == before + 1
+        places.add(has_first)
+    assert places == {True, False}
 
 
 def test_nothing_is_waited_for_when_only_probes_are_under_way() -> None:
     _, prober, backend = opened()
-    for op_id in range(20):
+    for op_id in range(10):
         backend.now()
-        backend.submit(step(op_id))
+        backend.submit(copy(op_id))
     while backend.wait(None):
         pass
     assert backend.wait(None) == ()
@@ -86,17 +122,16 @@ def test_probes_are_on_blocks_of_their_own() -> None:
 
 def test_a_sample_tells_the_copying_from_the_waiting() -> None:
     _, prober, backend = opened()
-    op_id = 0
-    while not prober.samples:
-        backend.now()
-        backend.submit(step(op_id))
-        while not backend.wait(None):
-            pass
-        op_id += 1
-    sample = prober.samples[0]
-    # Submitted at once with the step. It is there 5 ns later, and 1 ns a block; 3 ns it copied.
+    backend.now()
+    backend.submit(copy(0))
+    while backend.wait(None):
+        pass
+    (sample,) = prober.samples
+    # 5 ns, then it may share its link with the copy of one block: 1 ns a block, and 1 ns for that
+    # if they go the same way and that is as long in the way. 3 ns of it, it copied.
     assert sample.copy_ns == COPY_NS
-    assert sample.wait_ns == 5 + sample.num_blocks - COPY_NS
+    shared = 0 if sample.is_in else 1
+    assert sample.wait_ns == 5 + sample.num_blocks + shared - COPY_NS
 
 
 def test_what_a_step_takes_beyond_its_timer_counts_from_its_cause() -> None:
