@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, fields
-from math import isfinite
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from kvsim.calibration.fit import Line
@@ -122,7 +122,8 @@ def _part(table: Table, name: str, kind: type[_Part]) -> _Part:
         if each.type == "str":
             values[each.name] = _value(part, each.name, str, name)
             continue
-        number = _number(part, each.name, name)
+        least = -inf if each.name == "tail_ns" else 0
+        number = _number(part, each.name, name, least=least)
         values[each.name] = round(number) if each.type == "int" else number
     return kind(**values)
 
@@ -136,10 +137,10 @@ def _table(table: Table, name: str) -> Table:
     return cast("Table", found)
 
 
-def _number(table: Table, name: str, where: str) -> float:
+def _number(table: Table, name: str, where: str, *, least: float = 0) -> float:
     value = table.get(name)
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not isfinite(cast("float", value)) or cast("float", value) < 0:
+    if not is_number or not isfinite(cast("float", value)) or cast("float", value) < least:
         raise ConfigError(f"{name} of {where} must be a number of at least 0, not {value!r}")
     return cast("float", value)
 

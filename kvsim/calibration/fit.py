@@ -23,9 +23,9 @@ class Line:
         Of each op, and of each block of it, on the slowest rank.
     residual
         Median over the sizes of |measured - line| / measured.
-    tail
-        Mean over the samples of what they took over what the line through the medians says. It is
-        a part of `op_ns` and `block_ns`: sums are made of means, not of medians.
+    tail_ns
+        Mean over the samples of what they took beyond the line through the medians. It is a part
+        of `op_ns`: sums are made of means, not of medians.
     num_samples
         Ops that were measured.
     """
@@ -33,7 +33,7 @@ class Line:
     op_ns: float
     block_ns: float
     residual: float
-    tail: float
+    tail_ns: float
     num_samples: int
 
     def ns(self, num_blocks: int) -> float:
@@ -46,21 +46,21 @@ def fit_line(samples: Mapping[int, Sequence[float]]) -> Line:
 
     The line has the least sum of relative deviations from the *median* at each size, each counted
     as often as it was measured, and neither part below 0; among such lines one goes through two of
-    the points, so all pairs are tried. Then the whole line is raised, or lowered, by `Line.tail`.
+    the points, so all pairs are tried. Then the whole line is raised, or lowered, by `tail_ns`.
 
     Source: Bloomfield and Steiger 1983 (Least Absolute Deviations), section 1.3 (a best line
     passes through two points).
     """
     points = [(blocks, median(times), len(times)) for blocks, times in sorted(samples.items())]
     op_ns, block_ns = min(_lines(points), key=lambda line: (_deviation(line, points), line))
-    tail = fmean(
-        at / (op_ns + block_ns * blocks) for blocks, times in samples.items() for at in times
+    tail_ns = fmean(
+        at - op_ns - block_ns * blocks for blocks, times in samples.items() for at in times
     )
     return Line(
-        op_ns=op_ns * tail,
-        block_ns=block_ns * tail,
+        op_ns=max(0.0, op_ns + tail_ns),
+        block_ns=block_ns,
         residual=median(abs(at - op_ns - block_ns * x) / at for x, at, _ in points),
-        tail=tail,
+        tail_ns=tail_ns,
         num_samples=sum(map(len, samples.values())),
     )
 

@@ -8,7 +8,7 @@ from kvsim.calibration.result import Calibration, Conditions, Measured, Origin
 
 def line(op_ns: float, block_ns: float) -> Line:
     """Return a line that goes through all of its points."""
-    return Line(op_ns=op_ns, block_ns=block_ns, residual=0.0, tail=1.0, num_samples=8)
+    return Line(op_ns=op_ns, block_ns=block_ns, residual=0.0, tail_ns=0.0, num_samples=8)
 
 
 def calibration(*, ranks: int = 2, duplex_factor: float = 1.0) -> Calibration:
