@@ -140,15 +140,15 @@ def fly(config: ReplayConfig, *, requests_per_s: float, lasts_s: float) -> Pilot
         trace=trace,
         new_policy=new_policy,
     )
-    manager, scheduler = build_core(job.config, trace, new_policy)
-    tier_blocks = manager.config.tier_blocks
+    core = build_core(job.config, trace, new_policy)
+    tier_blocks = core.manager.config.tier_blocks
     rng = Random(config.seed)
     prober = Prober(most_blocks=MOST_BLOCKS, rng=rng)
     steps = StepLog(job.cost, time_scale=scale, block_size=trace.block_size)
     setup = job.setup(tuple(num + prober.num_extra_blocks for num in tier_blocks))
     opened = open_backend(config.backend, setup)
     try:
-        run(scheduler, prober.around(opened, tier_blocks), observer=steps)
+        run(core.decider, prober.around(opened, tier_blocks), observer=steps)
         bare = drive(opened, num_blocks=MOST_BLOCKS // 2, rng=rng)
     finally:
         opened.backend.close()
@@ -170,6 +170,7 @@ def _pilot_config(config: ReplayConfig, trace: Trace, scale: float) -> ReplayCon
         swap_batch_blocks=None,
         low_watermark_blocks=None,
         policy="lru",
+        interventions=(),
         block_size=None,
         partial=None,
         format=None,

@@ -154,15 +154,16 @@ def predict(config: ReplayConfig, trace: Trace, calibration: Calibration) -> Pre
         block_bytes=calibration.conditions.rank_block_bytes,
         num_layers=_num_layers(config),
     )
-    _, scheduler = build_core(config, scaled, new_policy)
+    core = build_core(config, scaled, new_policy)
     backend = ThinkingBackend(
         SimBackend(cost, links=calibration.links, num_ranks=config.ranks or 1),
         turn_ns=calibration.turn_ns,
     )
     transfers = TransferLog()
     try:
-        run(scheduler, backend, observer=transfers)
+        run(core.decider, backend, observer=transfers)
     finally:
         backend.close()
-    ended = sorted(map(record_of, scheduler.ended), key=lambda record: record.request.request_id)
-    return Prediction(tuple(ended), tuple(transfers.records))
+    ended = map(record_of, core.scheduler.ended)
+    in_order = sorted(ended, key=lambda record: record.request.request_id)
+    return Prediction(tuple(in_order), tuple(transfers.records))
