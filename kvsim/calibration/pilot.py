@@ -143,7 +143,7 @@ def fly(config: ReplayConfig, *, requests_per_s: float, lasts_s: float) -> Pilot
     core = build_core(job.config, trace, new_policy)
     tier_blocks = core.manager.config.tier_blocks
     rng = Random(config.seed)
-    prober = Prober(most_blocks=MOST_BLOCKS, rng=rng)
+    prober = Prober(most_blocks=MOST_BLOCKS, rng=rng, same_way=False)
     steps = StepLog(job.cost, time_scale=scale, block_size=trace.block_size)
     setup = job.setup(tuple(num + prober.num_extra_blocks for num in tier_blocks))
     opened = open_backend(config.backend, setup)

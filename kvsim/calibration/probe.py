@@ -2,19 +2,17 @@
 
 What a copy takes on a rank depends on who else uses the cores and the caches: on the engine, on the
 other ranks, on the rest of the machine, and it changes from second to second. So it is measured by
-copies that nobody needs, of sizes that are ours to choose, on blocks that no request has, one in
-each turn in which the engine sends copies, before the first or behind the last of them, as a coin
-falls: who comes second finds the caches warm, so both must come second equally often. The copies of
-the run itself are left out: they are what is to be predicted.
+copies that nobody needs, of sizes that are ours to choose, on blocks that no request has: one
+beside each copy of the run, before or behind it as a coin falls, since who comes second finds the
+caches warm. The copies of the run itself are left out: they are what is to be predicted.
 """
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from kvsim.core.ops import Completion, Forward, Outcome, Place, Transfer
+from kvsim.core.ops import Completion, Outcome, Place, Transfer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,14 +30,6 @@ MOST_BLOCKS: Final = 256  # the largest copies of the traces that come with kvsi
 
 _FIRST_OP_ID: Final = 1 << 48
 """No run has as many ops, so the ids of both are apart."""
-
-
-class When(Enum):
-    """Where in a turn with copies the probe goes; NEVER: there is none to come."""
-
-    NEVER = auto()
-    FIRST = auto()
-    LAST = auto()
 
 
 class Sample(NamedTuple):
@@ -64,9 +54,13 @@ class Prober:
         Of a copy; so many blocks a tier are added to the pools.
     rng
         Draws the sizes and the blocks.
+    same_way
+        Whether a probe goes the way of the copy beside it. If not they go up and down in turn: so
+        both are measured where few copies go up.
     """
 
-    def __init__(self, *, most_blocks: int, rng: Random) -> None:
+    def __init__(self, *, most_blocks: int, rng: Random, same_way: bool) -> None:
+        self._same_way = same_way
         self.num_extra_blocks = most_blocks
         self._rng = rng
         self._sizes = sizes(most_blocks)
@@ -85,8 +79,12 @@ class Prober:
         self._firsts = tier_blocks
         return ProbingBackend(opened.backend, self)
 
-    def next_probe(self, now: int) -> Transfer:
-        """Return a copy that nobody needs: one way, then the other."""
+    def comes_first(self) -> bool:
+        """Return whether the next probe goes before the copy of the run."""
+        return self._rng.random() < 0.5
+
+    def next_probe(self, beside: Transfer, now: int) -> Transfer:
+        """Return a copy that nobody needs: the same way, or one way and then the other."""
         op_id = self._next_op_id
         self._next_op_id += 1
         num_blocks = self._rng.choice(self._sizes)
@@ -94,17 +92,14 @@ class Prober:
             tuple(first + at for at in self._rng.sample(range(self.num_extra_blocks), num_blocks))
             for first in self._firsts
         )
-        if op_id % 2:
+        is_up = beside.source == HOST if self._same_way else bool(op_id % 2)
+        if is_up:
             probe = Transfer(op_id, HOST, GPU, cpu_ids, gpu_ids)
         else:
             probe = Transfer(op_id, GPU, HOST, gpu_ids, cpu_ids)
         self._submitted[op_id] = (probe, now)
         self.probes.append(probe)
         return probe
-
-    def draw(self) -> When:
-        """Return where in a turn the probe goes."""
-        return self._rng.choice((When.FIRST, When.LAST))
 
     def without_probes(self, answers: Sequence[Answer]) -> Sequence[Answer]:
         """Keep the answers that are ours, and return the others."""
@@ -141,36 +136,31 @@ class ProbingBackend:
     Who calls it does not see the probes.
     """
 
-    __slots__ = ("_answered_ns", "_has_copy", "_inner", "_now", "_prober", "_when")
+    __slots__ = ("_answered_ns", "_inner", "_now", "_prober")
 
     def __init__(self, inner: Backend, prober: Prober) -> None:
         self._inner = inner
         self._prober = prober
         self._now = 0
-        self._when = When.NEVER
-        self._has_copy = False
         self._answered_ns: int | None = None
 
     def now(self) -> int:
         """Return the time in nanoseconds; begins a turn."""
-        self._when = self._prober.draw()
-        self._has_copy = False
         self._now = self._inner.now()
         return self._now
 
     def submit(self, command: Command) -> None:
-        """Pass a command on, a probe before it if this is the place for one."""
-        if isinstance(command, Transfer):
-            if self._when is When.FIRST:
-                self._probe()
-            self._has_copy = True
-        elif isinstance(command, Forward):
-            self._probe_behind()
-        self._inner.submit(command)
+        """Pass a command on, with a probe before or behind it if it is a copy."""
+        if not isinstance(command, Transfer):
+            self._inner.submit(command)
+            return
+        probe = self._prober.next_probe(command, self._now)
+        commands = (probe, command) if self._prober.comes_first() else (command, probe)
+        for each in commands:
+            self._inner.submit(each)
 
     def wait(self, until: int | None) -> Sequence[Answer]:
         """Wait for answers that are not those of probes."""
-        self._probe_behind()
         if self._answered_ns is not None:
             self._prober.turns_ns.append(monotonic_ns() - self._answered_ns)
         while True:
@@ -179,15 +169,6 @@ class ProbingBackend:
             if others or not answers:
                 self._answered_ns = monotonic_ns()
                 return others
-
-    def _probe_behind(self) -> None:
-        """Submit the probe that goes behind the copies of this turn, if there are some."""
-        if self._has_copy and self._when is When.LAST:
-            self._probe()
-
-    def _probe(self) -> None:
-        self._when = When.NEVER
-        self._inner.submit(self._prober.next_probe(self._now))
 
     def close(self) -> None:
         """Close the backend. Idempotent."""

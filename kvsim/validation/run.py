@@ -27,10 +27,11 @@ from kvsim.validation.predict import predict
 from kvsim.validation.result import Validation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from os import PathLike
     from typing import Unpack
 
+    from kvsim.calibration.probe import Sample
     from kvsim.settings import Settings
     from kvsim.trace import Trace
 
@@ -39,9 +40,11 @@ CPU_PERCENT: Final = 15
 """Of the blocks of the trace that differ: small enough for blocks to go down and come back."""
 
 DEFAULT_TOLERANCE: Final = 0.1
-_IN_RUN: Final = "in this call, by copies between those of the run"
-_BEFORE: Final = "in this call, before the run: it is too short for copies of our own in between"
-_FEWEST_PROBES: Final = 40
+_IN_RUN: Final = "in this call, by copies beside those of the run"
+_BEFORE: Final = (
+    "in this call, before the run: it has too few copies for others beside them"
+)
+_FEWEST_PROBES: Final = 20  # each way
 _SHORTEST_S: Final = 1.0
 _PILOT_S: Final = 3.0
 """Of the run before the run: the steps are measured there, and the copies once more in the run."""
@@ -94,14 +97,15 @@ def validate(
     before, source = _calibration(calibration, job)
     prober = None
     if calibration is None:
-        prober = Prober(most_blocks=MOST_BLOCKS, rng=Random(config.seed))
+        rng = Random(config.seed)
+        prober = Prober(most_blocks=MOST_BLOCKS, rng=rng, same_way=True)
     with TemporaryDirectory(prefix="kvsim-") as folder:
         path = Path(folder) / "run.turns"
         measured = replace(job, record=path, instrument=prober)
         result = replay_job(measured, source=str(trace), began=began)
         again = rerun(path)
     found = before
-    if prober is not None and len(prober.samples) >= _FEWEST_PROBES:
+    if prober is not None and _are_enough(prober.samples):
         found, source = replace(before, **fit_probes(prober.samples)), _IN_RUN
     predicted = predict(result.config, loaded, found)
     return Validation(
@@ -114,6 +118,12 @@ def validate(
         tolerance=tolerance,
         comparison=compare(result, predicted, found, seed=config.seed),
     )
+
+
+def _are_enough(samples: Sequence[Sample]) -> bool:
+    """Whether probes have measured enough, of each way, for lines through them."""
+    num_in = sum(each.is_in for each in samples)
+    return min(num_in, len(samples) - num_in) >= _FEWEST_PROBES
 
 
 def _settings(settings: Mapping[str, object]) -> tuple[ReplayConfig, str | None]:

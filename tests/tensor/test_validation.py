@@ -73,7 +73,7 @@ def test_a_validation_calibrates_runs_decides_again_and_simulates(
     told = json.loads(out)
     expect_told(told, code)
     assert told["tolerance"] == 0.1
-    assert told["calibration"]["source"] == "in this call, by copies between those of the run"
+    assert told["calibration"]["source"].startswith("in this call, ")
     assert told["calibration"]["conditions"]["ranks"] == 2
     assert ("outside 0.9 to 1.1" in err) is not told["within"]
     assert picture.stat().st_size > 10_000

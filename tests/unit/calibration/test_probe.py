@@ -23,14 +23,14 @@ COST = LinearCost(step_ns=100)
 COPY_NS = 3
 
 
-def opened() -> tuple[OpenBackend, Prober, Backend]:
+def opened(*, same_way: bool = True) -> tuple[OpenBackend, Prober, Backend]:
     """Return a simulator, a prober for copies of up to 4 blocks, and the backend with both."""
     inner = OpenBackend(
         backend=SimBackend(COST, links=LINK),
         rank_block_bytes=1,
         copy_ns=lambda: defaultdict(lambda: COPY_NS),
     )
-    prober = Prober(most_blocks=4, rng=Random(1))
+    prober = Prober(most_blocks=4, rng=Random(1), same_way=same_way)
     return inner, prober, prober.around(inner, (10, 20))
 
 
@@ -75,23 +75,19 @@ def test_a_turn_without_a_copy_gets_no_probe() -> None:
     assert prober.samples == []
 
 
-def test_a_probe_comes_before_or_behind_the_copies_of_its_turn() -> None:
+def test_a_probe_comes_before_or_behind_a_copy_and_goes_its_way() -> None:
     _, prober, backend = opened()
-    places = set()
-    for turn in range(12):
-        before = len(prober.probes)
-        backend.now()
-        backend.submit(copy(3 * turn))
-        has_first = len(prober.probes) > before
-        backend.submit(copy(3 * turn + 1))
-        assert len(prober.probes) == before + has_first
-        if turn % 2:
-            backend.submit(step(3 * turn + 2))
-        else:
-            backend.wait(0)  # without a step, as late as the wait
-        assert len(prober.probes) == before + 1
-        places.add(has_first)
-    assert places == {True, False}
+    backend.now()
+    for op_id in range(12):
+        up = op_id % 3 == 0
+        backend.submit(Transfer(op_id, HOST, GPU, (0,), (0,)) if up else copy(op_id))
+    assert [probe.source == HOST for probe in prober.probes] == [True, False, False] * 4
+    _, prober, backend = opened(same_way=False)
+    backend.now()
+    for op_id in range(4):
+        backend.submit(copy(op_id))
+    assert [probe.source == HOST for probe in prober.probes] == [False, True] * 2
+    assert {prober.comes_first() for _ in range(20)} == {True, False}
 
 
 def test_nothing_is_waited_for_when_only_probes_are_under_way() -> None:
@@ -107,8 +103,8 @@ def test_nothing_is_waited_for_when_only_probes_are_under_way() -> None:
 
 
 def test_probes_are_on_blocks_of_their_own() -> None:
-    _, prober, _ = opened()
-    probes = [prober.next_probe(0) for _ in range(50)]
+    _, prober, _ = opened(same_way=False)
+    probes = [prober.next_probe(copy(0), 0) for _ in range(50)]
     assert {probe.source == HOST for probe in probes} == {True, False}
     for probe in probes:
         up = probe.source == HOST
@@ -127,11 +123,10 @@ def test_a_sample_tells_the_copying_from_the_waiting() -> None:
     while backend.wait(None):
         pass
     (sample,) = prober.samples
-    # 5 ns, then it may share its link with the copy of one block: 1 ns a block, and 1 ns for that
-    # if they go the same way and that is as long in the way. 3 ns of it, it copied.
+    # 5 ns, then it shares its link with the copy of one block, which goes the same way: 1 ns a
+    # block, and 1 ns for the other while both last. 3 ns of it, it copied.
     assert sample.copy_ns == COPY_NS
-    shared = 0 if sample.is_in else 1
-    assert sample.wait_ns == 5 + sample.num_blocks + shared - COPY_NS
+    assert sample.wait_ns == 5 + sample.num_blocks + 1 - COPY_NS
 
 
 def test_what_a_step_takes_beyond_its_timer_counts_from_its_cause() -> None:
