@@ -41,9 +41,7 @@ CPU_PERCENT: Final = 15
 
 DEFAULT_TOLERANCE: Final = 0.1
 _IN_RUN: Final = "in this call, by copies beside those of the run"
-_BEFORE: Final = (
-    "in this call, before the run: it has too few copies for others beside them"
-)
+_BEFORE: Final = "in this call, before the run: it has too few copies for others beside them"
 _FEWEST_PROBES: Final = 20  # each way
 _SHORTEST_S: Final = 1.0
 _PILOT_S: Final = 3.0
