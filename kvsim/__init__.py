@@ -13,14 +13,17 @@ from kvsim.version import __version__
 
 if TYPE_CHECKING:
     from kvsim.api import ReplayConfig, ReplayResult, replay, sample
+    from kvsim.calibration import calibrate
     from kvsim.capacity import size
     from kvsim.comparing import Comparison, compare
     from kvsim.engines import explain
     from kvsim.hitrate.timed import attribute_misses
+    from kvsim.installation import doctor
     from kvsim.splitting import SplitResult, split, split_sweep
     from kvsim.sweeping.run import SweepConfig, SweepResult, sweep
     from kvsim.trace.loading import load as load_trace
     from kvsim.transfer_bench import bench_transfer
+    from kvsim.validation import validate
 
 __all__ = [
     "Comparison",
@@ -32,7 +35,9 @@ __all__ = [
     "__version__",
     "attribute_misses",
     "bench_transfer",
+    "calibrate",
     "compare",
+    "doctor",
     "explain",
     "load_trace",
     "replay",
@@ -41,6 +46,7 @@ __all__ = [
     "split",
     "split_sweep",
     "sweep",
+    "validate",
 ]
 
 _HOME: Final = {
@@ -53,6 +59,8 @@ _HOME: Final = {
     "bench_transfer": ("kvsim.transfer_bench", "bench_transfer"),
     "attribute_misses": ("kvsim.hitrate.timed", "attribute_misses"),
     "compare": ("kvsim.comparing", "compare"),
+    "calibrate": ("kvsim.calibration", "calibrate"),
+    "doctor": ("kvsim.installation", "doctor"),
     "explain": ("kvsim.engines", "explain"),
     "load_trace": ("kvsim.trace.loading", "load"),
     "replay": ("kvsim.api", "replay"),
@@ -61,6 +69,7 @@ _HOME: Final = {
     "split": ("kvsim.splitting", "split"),
     "split_sweep": ("kvsim.splitting", "split_sweep"),
     "sweep": ("kvsim.sweeping.run", "sweep"),
+    "validate": ("kvsim.validation", "validate"),
 }
 
 

@@ -20,7 +20,7 @@ from kvsim.recording import rerun
 from kvsim.replay_config import ReplayConfig
 from kvsim.result import ReplayResult
 from kvsim.result_parts import RecordingFigures, TraceFacts
-from kvsim.run_file import load_run_file
+from kvsim.run_file import load_run_file, with_shapes
 from kvsim.sizing import needed_blocks, resolve
 from kvsim.trace import Trace, annotate_next_use, load, load_sample
 from kvsim.trace.retaining import retain_blocks
@@ -89,14 +89,14 @@ def replay(
         Its message is one line.
     """
     began = perf_counter()
-    config = read_config(config).with_settings(settings)
+    config = read_config(config).with_settings(with_shapes(settings))
     asked = config.policy if policy is None else policy
     name, new_policy, needs_future = policy_factory(
         find_policy(asked) if isinstance(asked, str) else asked
     )
     if isinstance(asked, str):
         name = asked  # where it was found, so that the run can be repeated
-    loaded = load_trace_of(trace, config)
+    loaded = read_trace(trace, config)
     job = Job(
         config=replace(resolve(config, loaded), policy=name),
         trace=annotate_next_use(loaded) if needs_future else loaded,
@@ -107,6 +107,33 @@ def replay(
         record=record,
     )
     _check_recording(job, policy, verify=verify)
+    source = loaded.name if isinstance(trace, Trace) else str(trace)
+    result = replay_job(job, source=source, began=began)
+    if record is None or not verify:
+        return result
+    again = rerun(record, policy=policy)
+    notes = result.notes if again.difference is None else (*result.notes, again.difference)
+    figures = RecordingFigures(turns=again.turns, identical=again.identical)
+    return replace(result, recording=figures, notes=notes)
+
+
+def replay_job(job: Job, *, source: str, began: float) -> ReplayResult:
+    """Carry out a job and return what came of it.
+
+    Parameters
+    ----------
+    job
+        Its settings resolved.
+    source
+        What was asked for as the trace.
+    began
+        When, by `time.perf_counter`.
+
+    Raises
+    ------
+    UserError
+        If the backend cannot be had, or no request finishes.
+    """
     loaded_at = perf_counter()
     if job.config.instant:
         outcome = run_instantly(job)
@@ -116,16 +143,7 @@ def replay(
         outcome = run_timed(job)
     run_s = perf_counter() - loaded_at
     _require_completion(outcome.records, job)
-    source = loaded.name if isinstance(trace, Trace) else str(trace)
-    result = _result(job, outcome, source=source, run_s=run_s, began=began)
-    if record is None:
-        return result
-    if not verify:
-        return replace(result, recording={"turns": outcome.num_turns, "identical": None})
-    again = rerun(record, policy=policy)
-    notes = result.notes if again.difference is None else (*result.notes, again.difference)
-    figures = RecordingFigures(turns=again.turns, identical=again.identical)
-    return replace(result, recording=figures, notes=notes)
+    return _result(job, outcome, source=source, run_s=run_s, began=began)
 
 
 def sample(name: str = "chat") -> Trace:
@@ -146,18 +164,20 @@ def read_config(config: ReplayConfig | str | PathLike[str] | None) -> ReplayConf
     return config if isinstance(config, ReplayConfig) else load_run_file(config)
 
 
-def load_trace_of(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
-    """Return the trace that the settings mean: read or looked at, salted, and with its retention.
+def read_trace(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
+    """Read what is asked for, or look whether what is given fits; salt and retain as settings say.
 
     Raises
     ------
     UserError
-        If it cannot be read, or does not fit the settings.
+        If it cannot be read, or does not fit.
     """
     loaded = _load(trace, config)
     if config.salt_rule is not None:
         loaded = salt_keys(loaded, config.salt_rule)
-    return loaded if config.retain is None else retain_blocks(loaded, config.retain)
+    if config.retain is not None:
+        loaded = retain_blocks(loaded, config.retain)
+    return loaded
 
 
 def _load(trace: str | PathLike[str] | Trace, config: ReplayConfig) -> Trace:
@@ -247,6 +267,11 @@ def _result(
         notes=(*trace.repairs, *_notes(job, outcome.records), *outcome.notes),
         events=None if job.log is None else job.log.events,
         turns=job.turns,
+        recording=(
+            None
+            if job.record is None
+            else RecordingFigures(turns=outcome.num_turns, identical=None)
+        ),
         provenance=provenance(
             trace=source,
             trace_sha256=trace.sha256,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from kvsim.analysis.records import (
     ProgressLog,
@@ -28,12 +28,12 @@ from kvsim.sizing import cost_model
 from kvsim.trace import scale_time
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     from kvsim.analysis.records import EventLog
     from kvsim.analysis.timeline import TurnRecord
-    from kvsim.backends.setup import TensorFigures
+    from kvsim.backends.setup import OpenBackend, TensorFigures
     from kvsim.core.engine import TurnObserver
     from kvsim.core.interventions import InterventionRecord
     from kvsim.core.ops import Answer, Command
@@ -45,6 +45,18 @@ if TYPE_CHECKING:
 
 _LONGEST_NS: Final = 10 * 10**9
 """What `time_scale="auto"` lets the arrivals, and the steps together, take at most."""
+
+
+class Instrument(Protocol):
+    """Measures in the midst of a run: it stands between the engine and the backend.
+
+    `num_extra_blocks` are added to every tier of the backend, not of the engine.
+    """
+
+    num_extra_blocks: int
+
+    def around(self, opened: OpenBackend, tier_blocks: tuple[int, ...]) -> Backend:
+        """Return the backend for the engine, which has `tier_blocks` of the tiers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +73,7 @@ class Job:
     progress: Callable[[int, int], None] | None = None
     record: str | PathLike[str] | None = None
     turns: list[TurnRecord] | None = None
+    instrument: Instrument | None = None
 
     @property
     def cost(self) -> RooflineCost:
@@ -158,13 +171,17 @@ def _run_timed(
 ) -> RunOutcome:
     core = build_core(job.config, job.trace, job.new_policy, sink=sink)
     manager, scheduler = core.manager, core.scheduler
-    setup = job.setup(peak_blocks(job.config.interventions, manager.config.tier_blocks))
+    tier_blocks = peak_blocks(job.config.interventions, manager.config.tier_blocks)
+    instrument = job.instrument
+    num_extra = 0 if instrument is None else instrument.num_extra_blocks
+    setup = job.setup(tuple(num_blocks + num_extra for num_blocks in tier_blocks))
     transfers = TransferLog()
     observer: TurnObserver | None = transfers if job.config.cpu_blocks else None
     if job.progress is not None:
         observer = ProgressLog(transfers, scheduler.ended, job.tell)
     opened = open_backend(job.config.backend, setup)
-    backend = around(opened.backend)
+    inner = opened.backend if instrument is None else instrument.around(opened, tier_blocks)
+    backend = around(inner)
     if job.log is not None and job.turns is not None:
         backend = TimelineBackend(backend, job.log.events, job.turns)
     try:
@@ -177,7 +194,7 @@ def _run_timed(
     ended = sorted(map(record_of, scheduler.ended), key=lambda record: record.request.request_id)
     return RunOutcome(
         records=tuple(ended),
-        transfers=tuple(transfers.records),
+        transfers=tuple(_with_copy_ns(transfers.records, opened.copy_ns())),
         num_preemptions=scheduler.num_preemptions,
         num_duplicate_blocks=manager.num_duplicate_blocks,
         rank_block_bytes=opened.rank_block_bytes,
@@ -187,6 +204,15 @@ def _run_timed(
         notes=tuple(opened.notes()),
         interventions=() if core.operator is None else tuple(core.operator.records),
     )
+
+
+def _with_copy_ns(
+    records: Sequence[TransferRecord], copy_ns: Mapping[OpId, int]
+) -> Iterable[TransferRecord]:
+    """Return the records with how long was copied, where that was measured."""
+    if not copy_ns:
+        return records
+    return (each._replace(copy_ns=copy_ns.get(each.op_id)) for each in records)
 
 
 @paused_collector()

@@ -143,6 +143,8 @@ class Rerun:
     ----------
     turns
         How many were recorded.
+    compared
+        Decisions, commands and events together, that came again and are the same.
     difference
         The first difference: the turn, what was recorded and what came now. None: all is alike.
     failure
@@ -155,6 +157,7 @@ class Rerun:
     """
 
     turns: int
+    compared: int
     difference: str | None
     failure: Failure | None
     error: Exception | None
@@ -202,8 +205,7 @@ def rerun(
     with open_recording(path) as recording:
         config, trace = _told(recording)
         new_policy, needs_future = _policy(config, policy, recording.path)
-        turns = iter(recording)
-        backend = RecordedBackend(turns)
+        backend = RecordedBackend(turns := iter(recording))
         kept = Keeper(backend) if keep else None
         with paused_collector(), _Outcome() as outcome:
             core = build_core(
@@ -221,6 +223,7 @@ def rerun(
     assert end is not None, "all turns have been read"
     return Rerun(
         turns=end.num_turns,
+        compared=backend.num_compared,
         difference=difference,
         failure=end.failure,
         error=None if isinstance(error, RecordingOverError) else error,

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     Table: TypeAlias = dict[str, object]
 
+_TOML: Final = ".toml"
 _KINDS: Final = {"int": int, "str": str, "bool": bool}
 _Shape = TypeVar("_Shape", ModelShape, Hardware, LinkConfig)
 
@@ -58,10 +59,14 @@ def config_of(table: Table) -> ReplayConfig:
 def with_shapes(table: Mapping[str, object]) -> Table:
     """Return the settings with objects in place of the tables `model` and `hardware`.
 
+    A `hardware` that ends in ".toml" is the path of a file with a table `[hardware]`, as
+    `kvsim calibrate` writes it.
+
     Raises
     ------
     UserError
-        If such a table has an unknown key, lacks one, or has an impossible value.
+        If such a table has an unknown key, lacks one, or has an impossible value, or the file
+        cannot be read.
     """
     made = dict(table)
     model, hardware = table.get("model"), table.get("hardware")
@@ -69,7 +74,29 @@ def with_shapes(table: Mapping[str, object]) -> Table:
         made["model"] = _model(model)
     if isinstance(hardware, dict):
         made["hardware"] = _machine(hardware)
+    elif isinstance(hardware, str) and hardware.endswith(_TOML):
+        made["hardware"] = load_hardware(hardware)
     return made
+
+
+def load_hardware(path: str | PathLike[str]) -> Hardware:
+    """Return the machine in the table `[hardware]` of a TOML file.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read or has no such table, or the table is impossible; the message
+        names the file and, where it is known, the line.
+    """
+    file = checked_path(path)
+    text, table = read_toml(file)
+    hardware = table.get("hardware")
+    if not isinstance(hardware, dict):
+        raise ConfigError(f"{file}: no table [hardware]: `kvsim calibrate` writes a file with one")
+    try:
+        return _machine(hardware)
+    except UserError as error:
+        raise ConfigError(f"{place(file, text, error)}: {error}") from error
 
 
 def _model(table: Table) -> ModelShape:

@@ -53,7 +53,8 @@ class TransferRecord(NamedTuple):
     """A batch of blocks that went, or should have gone, from one tier to another.
 
     `outcome` is a `kvsim.core.ops.Outcome` value; `settled_at` is there if it was "timed_out".
-    `request_id` is None for a write-back.
+    `request_id` is None for a write-back. `copy_ns` is how long the slowest rank copied, without
+    what it waited for; None where that is not measured.
     """
 
     op_id: OpId
@@ -66,6 +67,7 @@ class TransferRecord(NamedTuple):
     outcome: str
     settled_at: int | None
     request_id: RequestId | None
+    copy_ns: int | None = None
 
 
 def record_of(sequence: ScheduledRequest) -> RequestRecord:

@@ -176,6 +176,8 @@ class RecordedBackend:
     ----------
     num_turns
         Begun so far.
+    num_compared
+        Commands and events that have come and are as recorded.
 
     Raises
     ------
@@ -191,6 +193,7 @@ class RecordedBackend:
         self._num_commands = 0
         self._num_events = 0
         self.num_turns = 0
+        self.num_compared = 0
 
     def now(self) -> int:
         """Return the recorded time of the next turn (ns)."""
@@ -247,6 +250,7 @@ class RecordedBackend:
         was = recorded[index]
         if encode(tagged(was)) != encode(tagged(value)):
             raise self._divergence(kind, index, _difference(was, value))
+        self.num_compared += 1
 
     def _check_rest(self) -> None:
         self._check_rest_of("command", self._num_commands, self._turn.commands)

@@ -7,14 +7,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, NamedTuple, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kvsim.config import FaultConfig, LinkConfig, Role
     from kvsim.core.ports import Backend
     from kvsim.core.sharding import KVLayout
     from kvsim.cost import CostModel, ModelShape
     from kvsim.topology import NetworkConfig
-    from kvsim.types import Request
+    from kvsim.types import OpId, Request
 
 
 class Clock(StrEnum):
@@ -192,7 +192,8 @@ class OpenBackend:
 
     `rank_block_bytes` are the bytes of a block on each rank. `tensors` is None where there are
     none. `notes` are for the reader of the result. `wires` are those between instances, where they
-    are known.
+    are known. `copy_ns` has, for each Transfer that is done, the time for which the slowest rank
+    copied, without waits; nothing where no bytes are copied.
     """
 
     backend: Backend
@@ -200,6 +201,7 @@ class OpenBackend:
     tensors: Callable[[], TensorFigures] | None = None
     notes: Callable[[], Sequence[str]] = tuple
     wires: Callable[[], Sequence[WireFigures]] = tuple
+    copy_ns: Callable[[], Mapping[OpId, int]] = dict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

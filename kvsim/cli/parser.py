@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NoReturn
 from kvsim.cli import (
     bench_transfer,
     bench_transport,
+    calibrate,
     check_policy,
     check_transport,
     compare,
     curve,
+    doctor,
     explain,
     pd,
     plane,
@@ -21,6 +23,7 @@ from kvsim.cli import (
     size,
     sweep,
     trace,
+    validate,
 )
 from kvsim.errors import UserError
 from kvsim.version import __version__
@@ -33,6 +36,8 @@ COMMANDS = {
     "replay": replay,
     "rerun": rerun,
     "compare": compare,
+    "validate": validate,
+    "calibrate": calibrate,
     "curve": curve,
     "plane": plane,
     "size": size,
@@ -44,6 +49,7 @@ COMMANDS = {
     "check-transport": check_transport,
     "bench-transport": bench_transport,
     "trace": trace,
+    "doctor": doctor,
 }
 """Name -> module with `HELP`, `add_arguments(parser)` and `run(arguments)`. What `run` returns is
 the exit code; None is 0."""

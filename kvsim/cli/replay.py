@@ -61,7 +61,7 @@ OPTIONS: Final[dict[str, dict[str, tuple[Callable[[str], object], str]]]] = {
     },
     "machine": {
         "model": (str, "model; default: llama-3.1-8b"),
-        "hardware": (str, "machine; default: h200-8x"),
+        "hardware": (str, "machine, or hardware.toml of `kvsim calibrate`; default: h200-8x"),
         "kv_dtype": (str, "type of the KV: 4, 8 or 16 bits, or bf16, fp16, fp8, int8, fp4, int4"),
         "disk_bytes_per_second": (int, "to the third tier, a GPU; default: the hardware's"),
         "disk_latency_ns": (int, "of a copy to or from the third tier; default: the hardware's"),
@@ -144,7 +144,7 @@ def add_options(
         elif kind is bool:
             titled.add_argument(option, action=BooleanOptionalAction, help=text)
         else:
-            titled.add_argument(option, type=kind, metavar=_METAVARS[kind], help=text)
+            titled.add_argument(option, type=kind, metavar=METAVARS[kind], help=text)
 
 
 def run(arguments: Namespace) -> int:
@@ -199,4 +199,4 @@ def run(arguments: Namespace) -> int:
     return 1 if result.faults else 0
 
 
-_METAVARS: Final = {int: "N", float: "X", str: "NAME", time_scale: "X"}
+METAVARS: Final = {int: "N", float: "X", str: "NAME", time_scale: "X"}

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from kvsim.analysis.records import EventLog
-from kvsim.api import load_trace_of, read_config
+from kvsim.api import read_config, read_trace
 from kvsim.backends.setup import Clock
 from kvsim.custom_policy import find_policy
 from kvsim.errors import ConfigError, UserError
@@ -69,7 +69,7 @@ def split(
         find_policy(asked) if isinstance(asked, str) else asked
     )
     _check(own, known, needs_future=needs_future, name=name)
-    loaded = load_trace_of(trace, own)
+    loaded = read_trace(trace, own)
     job = SplitJob(
         config=replace(_resolved(own, known, loaded), policy=name),
         settings=known,

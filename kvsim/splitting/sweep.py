@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pandas as pd
 
-from kvsim.api import load_trace_of, read_config
+from kvsim.api import read_config, read_trace
 from kvsim.errors import ConfigError, UserError
 from kvsim.splitting.call import SPLIT_NAMES, split
 from kvsim.splitting.settings import SplitSettings
@@ -78,7 +78,7 @@ def split_sweep(
     base = read_config(config).with_settings(
         {name: value for name, value in known.items() if name not in SPLIT_NAMES}
     )
-    loaded = load_trace_of(trace, base)
+    loaded = read_trace(trace, base)
     rows: list[dict[str, object]] = []
     for value in values:
         for send in sends:

@@ -123,6 +123,7 @@ def _opened(
         rank_block_bytes=shape.block_bytes,
         tensors=backend.figures,
         notes=backend.notes,
+        copy_ns=backend.copy_ns,
     )
 
 

@@ -21,7 +21,7 @@ from kvsim.core.ops import Forward, Gate, Outcome, Transfer
 from kvsim.errors import ConfigError, MisuseError, TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from kvsim.backends.faults import Fault, FaultPlan
     from kvsim.backends.paddle.ledger import OpenOp
@@ -145,6 +145,7 @@ class TensorBackend:
         self._loss: TransferError | None = None
         self._num_wrong_bytes = self._num_checked_blocks = self._num_swapped_blocks = 0
         self._first_wrong = ""
+        self._copy_ns: dict[OpId, int] = {}
         with ExitStack() as undo:
             undo.callback(self.close)  # if one does not start, those that did must not stay
             for rank in ranks:
@@ -251,6 +252,10 @@ class TensorBackend:
             "blocks_swapped": self._num_swapped_blocks,
         }
 
+    def copy_ns(self) -> Mapping[OpId, int]:
+        """Return how long the slowest rank copied for each Transfer that is done (ns)."""
+        return self._copy_ns
+
     def notes(self) -> list[str]:
         """Return one sentence about the first wrong bytes, if any were found."""
         return [self._first_wrong] if self._first_wrong else []
@@ -341,6 +346,7 @@ class TensorBackend:
             self._first_wrong = self._first_wrong or op.first_wrong
         elif isinstance(op.command, Transfer):
             self._num_swapped_blocks += len(op.command.source_ids)
+            self._copy_ns[op.command.op_id] = op.copy_ns
 
     def _transfer_order(self, transfer: Transfer) -> TransferOrder:
         return TransferOrder(

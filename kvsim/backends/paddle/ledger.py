@@ -28,6 +28,7 @@ class OpenOp:
 
     __slots__ = (
         "command",
+        "copy_ns",
         "first_wrong",
         "is_on_ranks",
         "is_timed_out",
@@ -60,6 +61,7 @@ class OpenOp:
         self.num_checked_blocks = 0
         self.num_wrong_bytes = 0
         self.first_wrong = ""
+        self.copy_ns = 0
 
     def take(self, done: RankDone) -> None:
         """Take the end of the op on one rank: the worst outcome counts, and the fewest steps."""
@@ -74,6 +76,7 @@ class OpenOp:
         self.worsen(done.outcome, done.reason)
         self.num_wrong_bytes += done.num_wrong_bytes
         self.first_wrong = self.first_wrong or done.first_wrong
+        self.copy_ns = max(self.copy_ns, done.copy_ns)
 
     def worsen(self, outcome: Outcome, reason: str) -> None:
         """Note an end that is worse than what is known, with its reason."""

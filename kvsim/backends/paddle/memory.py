@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic_ns, thread_time_ns
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
@@ -13,7 +14,7 @@ from kvsim.backends.paddle.shape import WORD_BYTES
 from kvsim.backends.region import MemoryKind, Region
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from kvsim.backends.paddle.attention import Attention
     from kvsim.backends.paddle.copier import Copier, Copy, Rows, Words
@@ -37,13 +38,38 @@ class Memory(Protocol):
 
 
 class Tally:
-    """What an op has read: how many bytes were wrong, and where the first of them was."""
+    """What an op has read and copied.
 
-    __slots__ = ("first_wrong", "num_wrong_bytes")
+    Attributes
+    ----------
+    num_wrong_bytes, first_wrong
+        How many bytes that were read were wrong, and where the first of them was.
+    copy_ns
+        How long its copies took, without what came between them.
+    """
+
+    __slots__ = ("copy_ns", "first_wrong", "num_wrong_bytes")
 
     def __init__(self) -> None:
         self.num_wrong_bytes = 0
         self.first_wrong = ""
+        self.copy_ns = 0
+
+
+class TimedCopy:
+    """A `Copy` that is on its way, and tells a tally how long until it was seen to be done."""
+
+    def __init__(self, inner: Copy, tally: Tally) -> None:
+        self._inner = inner
+        self._tally = tally
+        self._began_ns = monotonic_ns()
+
+    def is_done(self) -> bool:
+        """Whether all bytes are there."""
+        if not self._inner.is_done():
+            return False
+        self._tally.copy_ns += monotonic_ns() - self._began_ns
+        return True
 
 
 class Scratch:
@@ -102,6 +128,8 @@ class RankMemory:
         }
         self._gpu = self._pools[gpu]
         self._copier = copier
+        is_on_host = all(pool.region.kind is MemoryKind.HOST for pool in pools.values())
+        self._copy_clock = thread_time_ns if is_on_host else monotonic_ns
         patterns = layer_patterns(shape)
         # By layer and piece: the constants of a piece, which is contiguous, as it lies in memory.
         self._piece_patterns = [
@@ -135,6 +163,17 @@ class RankMemory:
         """Begin to copy the blocks of a transfer as a whole, in as few pieces as can be."""
         source, target = self._pools[order.source], self._pools[order.target]
         return self._copy(order, source.blocks, target.blocks)
+
+    def timed(self, begin: Callable[[int], Copy], tally: Tally, layer: int) -> Copy:
+        """Begin a copy, and add to `tally.copy_ns` how long it takes, in nanoseconds.
+
+        Where the processor copies it is the processor's time in this thread: whoever else wants the
+        core meanwhile does not make the copy longer. A device copies by itself, on the wall clock.
+        """
+        began = self._copy_clock()
+        copy = begin(layer)
+        tally.copy_ns += self._copy_clock() - began
+        return copy if copy.is_done() else TimedCopy(copy, tally)
 
     def goes_whole(self, order: TransferOrder) -> bool:
         """Whether a transfer had better be one piece of work: nobody can wait for its layers.

@@ -151,6 +151,7 @@ class RankDone(NamedTuple):
     num_wrong_bytes: int
     first_wrong: str
     layers_finished_at: tuple[int, ...] = ()
+    copy_ns: int = 0
 
 
 class RankCrashed(NamedTuple):

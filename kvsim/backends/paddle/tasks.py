@@ -182,6 +182,7 @@ class Ending:
                 self._tally.num_wrong_bytes,
                 self._tally.first_wrong,
                 self._ops.layer_times(self._order.op_id),
+                self._tally.copy_ns,
             ),
         )
         return AT_ONCE

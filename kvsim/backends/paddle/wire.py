@@ -157,6 +157,7 @@ class DoneMessage(Message, frozen=True, tag="done"):
     num_wrong_bytes: int
     first_wrong: str
     layers_finished_at: tuple[int, ...]
+    copy_ns: int
 
 
 class PongMessage(Message, frozen=True, tag="pong"):

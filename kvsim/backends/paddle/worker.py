@@ -116,16 +116,21 @@ class RankWorker:
     def _copy(self, order: TransferOrder) -> LayerTask:
         memory = self._memory
         is_whole = memory.goes_whole(order)
-        ending = Ending(order, self._ops, order.fault_of(self._rank), Tally())
+        tally = Tally()
+        ending = Ending(order, self._ops, order.fault_of(self._rank), tally)
         if ending.is_troubled:  # it comes to half of its layers
             is_whole = False
         return LayerTask(
             order,
             self._ops,
             ending,
-            (lambda _: memory.copy_blocks(order))
-            if is_whole
-            else partial(memory.copy_layer, order),
+            partial(
+                memory.timed,
+                (lambda _: memory.copy_blocks(order))
+                if is_whole
+                else partial(memory.copy_layer, order),
+                tally,
+            ),
             num_layers=memory.num_layers,
             step_ns=0,
             is_step=False,

@@ -142,7 +142,7 @@ def test_a_worker_takes_no_message_of_another_kind_or_type() -> None:
     good = order_message(forward_order(7))
     assert isinstance(good, ForwardMessage)
     for bad in (
-        DoneMessage(0, 1, Outcome.DONE, 0, 0, 1, "", 0, "", ()),
+        DoneMessage(0, 1, Outcome.DONE, 0, 0, 1, "", 0, "", (), 0),
         ["stop", 3, "yes"],
         ["stop", 3],
         ["forward"],
