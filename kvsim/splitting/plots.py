@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import FuncFormatter
 
 from kvsim.analysis.plots import finish, new_axes
 from kvsim.errors import UserError
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 _QUEUE, _COMPUTE, _SEND, _DECODE = "#c9c9c9", "#3b6fb6", "#e08a3c", "#7fb069"
 _BAD: Final = "#c0392b"
 _NUM_BINS: Final = 8
+_WAYS: Final = {
+    "layerwise": ("sent layer by layer", _COMPUTE),
+    "at_end": ("sent at the end", _SEND),
+}
+"""Way of sending -> what a legend calls it, and its colour."""
 
 
 def plot_request(
@@ -45,21 +52,11 @@ def plot_request(
     ax = ax or new_axes()
     start = int(row["arrived_at_ns"])
     first = int(own_pieces["started_at_ns"].min())
-
-    def bar(lane: float, begin_ns: int, end_ns: int, color: str, label: str = "") -> None:
-        ax.barh(
-            lane,
-            (end_ns - begin_ns) / 1e6,
-            left=(begin_ns - start) / 1e6,
-            height=0.6,
-            color=color,
-            edgecolor="white",
-            linewidth=0.6,
-            label=label,
-        )
-
+    span = _span(own_pieces, own_sends)
+    bar = partial(_bar, ax, start)
     # Seen from the first computation: a long wait would leave no room for what follows.
-    bar(3, max(start, first - max(1, _span(own_pieces, own_sends) // 10)), first, _QUEUE, "waits")
+    shown = max(start, first - max(1, span // 10))
+    bar(3, shown, first, _QUEUE, "waits" if shown == start else "waits (cut off)")
     for i, (begin, until) in enumerate(_spans(own_pieces)):
         bar(2, begin, until, _COMPUTE, "" if i else "computes")
     labels = {"done": "sends", "other": "send that failed"}
@@ -67,11 +64,11 @@ def plot_request(
         is_done = outcome == "done"
         label = labels.pop("done" if is_done else "other", "")
         bar(1, begin, until, _SEND if is_done else _BAD, label)
-    end = int(max(own_pieces["finished_at_ns"].max(), own_sends["finished_at_ns"].max()))
     if not pd.isna(row["decode_started_at_ns"]):
         begin = int(row["decode_started_at_ns"])
-        until = min(int(row["ended_at_ns"]), begin + max(1, (end - first) // 5))
-        bar(0, begin, until, _DECODE, "decodes (cut off)")
+        until = min(int(row["ended_at_ns"]), begin + max(1, span // 5))
+        is_cut = until < row["ended_at_ns"]
+        bar(0, begin, until, _DECODE, "decodes (cut off)" if is_cut else "decodes")
     ax.set_yticks([0, 1, 2, 3], ["decode", "network", "prefill", "queue"])
     ax.set_xlabel("time since arrival (ms)")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
@@ -124,12 +121,12 @@ def plot_sweep(frame: pd.DataFrame, *, over: str, caption: str, ax: Axes | None 
         What was varied.
     """
     ax = ax or new_axes()
-    for mode, color in (("layerwise", _COMPUTE), ("at_end", _SEND)):
+    for mode, (label, color) in _WAYS.items():
         part = frame[frame["send"] == mode]
-        if part.empty:
-            continue
-        ax.plot(part[over], part["exposed_transfer_ms"], "o-", color=color, label=f"sent {mode}")
-        bound = part[part["is_network_bound"]]
+        if not part.empty:
+            ax.plot(part[over], part["exposed_transfer_ms"], "o-", color=color, label=label)
+    bound = frame[frame["is_network_bound"]]
+    if not bound.empty:
         ax.plot(
             bound[over],
             bound["exposed_transfer_ms"],
@@ -137,7 +134,7 @@ def plot_sweep(frame: pd.DataFrame, *, over: str, caption: str, ax: Axes | None 
             markersize=10,
             markerfacecolor="none",
             markeredgecolor=_BAD,
-            label="a wire is full" if mode == "layerwise" else None,
+            label="a wire is full",
         )
     if len(frame) > 1 and frame[over].max() > 4 * frame[over].min():
         ax.set_xscale("log")
@@ -147,14 +144,34 @@ def plot_sweep(frame: pd.DataFrame, *, over: str, caption: str, ax: Axes | None 
     positive = frame["exposed_transfer_ms"]
     if positive.min() > 0 and positive.max() > 30 * positive.min():
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     else:
         ax.set_ylim(bottom=0)
-    units = {"link": "speed of a card (GB/s)", "token_budget": "most tokens a step computes"}
+    units = {
+        "link": "speed of a card (GB/s)",
+        "token_budget": "most tokens a step computes",
+        "layers": "layers of the model",
+    }
     ax.set_xlabel(units.get(over, over))
     ax.set_ylabel("mean exposed transfer (ms)")
     ax.legend(frameon=False, fontsize=8)
     finish(ax, "What sending adds to the time to first token", caption)
     return ax
+
+
+def _bar(
+    ax: Axes, start_ns: int, lane: float, begin_ns: int, end_ns: int, color: str, label: str = ""
+) -> None:
+    ax.barh(
+        lane,
+        (end_ns - begin_ns) / 1e6,
+        left=(begin_ns - start_ns) / 1e6,
+        height=0.6,
+        color=color,
+        edgecolor="white",
+        linewidth=0.6,
+        label=label,
+    )
 
 
 def _chosen(requests: pd.DataFrame, request_id: int | None) -> pd.Series:
