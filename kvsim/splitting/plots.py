@@ -44,13 +44,12 @@ def plot_request(
         If there is no such request, or no piece of its prompt was computed.
     """
     row = _chosen(requests, request_id)
-    request_id = int(row["request_id"])
+    request_id, start = int(row["request_id"]), int(row["arrived_at_ns"])
     own_pieces = pieces[pieces["request_id"] == request_id]
     own_sends = sends[sends["request_id"] == request_id]
     if own_pieces.empty:
         raise UserError(f"request {request_id} was never computed: there is nothing to draw")
     ax = ax or new_axes()
-    start = int(row["arrived_at_ns"])
     first = int(own_pieces["started_at_ns"].min())
     span = _span(own_pieces, own_sends)
     bar = partial(_bar, ax, start)
@@ -61,9 +60,8 @@ def plot_request(
         bar(2, begin, until, _COMPUTE, "" if i else "computes")
     labels = {"done": "sends", "other": "send that failed"}
     for (begin, until), outcome in zip(_spans(own_sends), own_sends["outcome"], strict=True):
-        is_done = outcome == "done"
-        label = labels.pop("done" if is_done else "other", "")
-        bar(1, begin, until, _SEND if is_done else _BAD, label)
+        name, color = ("done", _SEND) if outcome == "done" else ("other", _BAD)
+        bar(1, begin, until, color, labels.pop(name, ""))
     if not pd.isna(row["decode_started_at_ns"]):
         begin = int(row["decode_started_at_ns"])
         until = min(int(row["ended_at_ns"]), begin + max(1, span // 5))
@@ -72,8 +70,8 @@ def plot_request(
     ax.set_yticks([0, 1, 2, 3], ["decode", "network", "prefill", "queue"])
     ax.set_xlabel("time since arrival (ms)")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-    tokens = int(row["num_input_tokens"])
-    finish(ax, f"Request {request_id}: {tokens:,} tokens, chunk by chunk", caption)
+    title = f"Request {request_id}: {int(row['num_input_tokens']):,} tokens, chunk by chunk"
+    finish(ax, title, caption)
     ax.grid(axis="x", alpha=0.25, linewidth=0.6)
     ax.grid(visible=False, axis="y")
     return ax
