@@ -99,7 +99,8 @@ def plot_crowd(steps: pd.DataFrame, *, caption: str, ax: Axes | None = None) -> 
     for column, (name, colour) in _LINES.items():
         ax.stairs(steps[column], edges, baseline=None, color=colour, linewidth=1.1, label=name)
     ax.set_xlim(edges[0], edges[-1])
-    ax.set_ylim(bottom=0)
+    highest = steps[list(_LINES)].to_numpy().max()
+    ax.set_ylim(0, max(1.05 * highest, ax.get_ylim()[1]))  # of axes that are shared, the higher
     ax.set_xlabel("time (s)")
     ax.set_ylabel("requests")
     _legend(ax)

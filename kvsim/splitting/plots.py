@@ -50,12 +50,12 @@ def plot_request(
     if own_pieces.empty:
         raise UserError(f"request {request_id} was never computed: there is nothing to draw")
     ax = ax or new_axes()
-    first = int(own_pieces["started_at_ns"].min())
-    span = _span(own_pieces, own_sends)
     bar = partial(_bar, ax, start)
+    first, span = int(own_pieces["started_at_ns"].min()), _span(own_pieces, own_sends)
     # Seen from the first computation: a long wait would leave no room for what follows.
     shown = max(start, first - max(1, span // 10))
-    bar(3, shown, first, _QUEUE, "waits" if shown == start else "waits (cut off)")
+    if shown < first:
+        bar(3, shown, first, _QUEUE, "waits" if shown == start else "waits (cut off)")
     for i, (begin, until) in enumerate(_spans(own_pieces)):
         bar(2, begin, until, _COMPUTE, "" if i else "computes")
     labels = {"done": "sends", "other": "send that failed"}
@@ -68,7 +68,7 @@ def plot_request(
         is_cut = until < row["ended_at_ns"]
         bar(0, begin, until, _DECODE, "decodes (cut off)" if is_cut else "decodes")
     ax.set_yticks([0, 1, 2, 3], ["decode", "network", "prefill", "queue"])
-    ax.set_xlabel("time since arrival (ms)")
+    ax.set(ylim=(-0.5, 3.5), xlabel="time since arrival (ms)")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
     title = f"Request {request_id}: {int(row['num_input_tokens']):,} tokens, chunk by chunk"
     finish(ax, title, caption)

@@ -70,3 +70,18 @@ def test_who_runs_and_who_waits_has_a_step_for_each_forward() -> None:
 def test_a_run_in_which_nothing_was_computed_has_nothing_to_draw() -> None:
     with pytest.raises(UserError, match="nothing was computed"):
         plot_crowd(pd.DataFrame({"submitted_at_ns": []}), caption="c")
+
+
+def test_of_axes_that_are_shared_the_higher_one_sets_the_limit() -> None:
+    low, high = new_figure().subplots(1, 2, sharey=True)
+    for ax, most in ((low, 4), (high, 40)):
+        steps = pd.DataFrame(
+            {
+                "submitted_at_ns": [0],
+                "finished_at_ns": pd.array([10**9], dtype="Int64"),
+                "num_running": [most],
+                "num_waiting": [0],
+            }
+        )
+        plot_crowd(steps, caption="c", ax=ax)
+    assert low.get_ylim() == high.get_ylim() == (0, 42)  # 1.05 * 40
