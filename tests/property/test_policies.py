@@ -70,7 +70,7 @@ def figures(policy: str) -> list[object]:
                 gpu_blocks=gpu,
                 cpu_blocks=cpu,
                 instant=instant,
-                limit=100,
+                limit=50,
             ).to_json()
         )["hits"]
         for gpu, cpu in TIERS
