@@ -15,6 +15,7 @@ import pytest
 
 import kvsim
 from kvsim.cli import main
+from kvsim.cli.parser import COMMANDS
 from kvsim.cli.replay import OPTIONS, SPELT
 from kvsim.replay_config import ReplayConfig
 from kvsim.trace import write
@@ -54,6 +55,12 @@ def test_every_option_is_documented_and_every_documented_option_exists() -> None
     others = {"config", "engine", "out", "json", "record", "verify"}
     others |= {"attribution", "kv-events", "metric-names", "metrics", "perfetto", "window"}
     assert documented == options | others
+
+
+def test_every_command_is_documented() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.partition("\n\n`kvsim replay TRACE` replays")[0]
+    assert set(re.findall(r"`kvsim ([a-z-]+)", table)) == set(COMMANDS)
 
 
 def test_the_defaults_that_the_help_names_are_those_of_the_config() -> None:

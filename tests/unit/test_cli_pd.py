@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import pytest
 
 import kvsim
 from kvsim.cli import main
+from kvsim.cli.pd import SPLIT_OPTIONS
 from kvsim.trace import write
 from tests.unit.splitting.test_split import prompts
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -21,6 +22,13 @@ def trace(tmp_path: Path) -> str:
     """Return the path of a trace of six prompts."""
     write(prompts(10, 20, 30, 40, 50, 60), tmp_path / "prompts.jsonl")
     return str(tmp_path / "prompts.jsonl")
+
+
+def test_every_option_of_the_split_is_documented() -> None:
+    page = (ROOT / "docs" / "split.md").read_text(encoding="utf-8")
+    rows = "".join(re.findall(r"^\| `--.*?\|", page, re.MULTILINE))
+    documented = set(re.findall(r"`--([a-z-]+)", rows))
+    assert documented == {name.replace("_", "-") for name in SPLIT_OPTIONS} | {"sweep"}
 
 
 def test_pd_prints_what_the_split_costs(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
