@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from kvsim.core.ports import AccessInfo, EvictionPolicy, Peel, PolicyContext
     from kvsim.types import BlockKey, NodeId, Request
 
-_STAYS_IN_CACHE = frozenset({RemoveReason.DEMOTED, RemoveReason.PROMOTED})
+# A block that has to leave a tier because that is made smaller goes down like other victims, or is
+# dropped, which is not told: then what it was worth is forgotten when its node is used again.
+_STAYS_IN_CACHE = frozenset(
+    {RemoveReason.DEMOTED, RemoveReason.PROMOTED, RemoveReason.SWAPPED, RemoveReason.RETIRED}
+)
 
 
 def has_retention(requests: Iterable[Request]) -> bool:
@@ -53,7 +57,7 @@ class RetentionPolicy:
 
     __slots__ = (
         "_context", "_inner", "_key_of", "_listed", "_make", "_num_in",
-        "_num_listed", "_over", "_priority", "_worth",
+        "_num_listed", "_over", "_priority", "_tiers", "_worth",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +76,10 @@ class RetentionPolicy:
         # For all tiers, by node: the key, to know one that is used again; priority, and end.
         worth = context.shared.setdefault("retention.worth", {})
         self._worth = cast("dict[NodeId, tuple[BlockKey, int, int]]", worth)
+        # Inclusive tiers: a block may go from one of them and stay in another.
+        tiers = context.shared.setdefault("retention.tiers", list[dict[int, int]]())
+        self._tiers = cast("list[dict[NodeId, int]]", tiers)
+        self._tiers.append(self._priority)
         self._policy_of(DEFAULT_PRIORITY)
         context.on_resize.append(self.resize)
 
@@ -128,7 +136,7 @@ class RetentionPolicy:
             priority = self._priority.pop(node)
             self._unlist(node, priority)
             self._num_in[priority] -= 1
-            if reason not in _STAYS_IN_CACHE:
+            if reason not in _STAYS_IN_CACHE and not any(node in tier for tier in self._tiers):
                 self._worth.pop(node, None)
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
