@@ -18,6 +18,7 @@ from kvsim.types import PartialRule
 from tests.property.client import Client, new_attempt
 from tests.property.memory import Memory, OpenOp, Piece, blocks_written
 from tests.property.promises import (
+    check_a_large_one_fits,
     check_nothing_is_left,
     check_promises,
     check_reloads,
@@ -403,12 +404,4 @@ class Driver:
             self.drain()
             assert len(self.mirror.events) > before, "a tier never gets its size"
         check_nothing_is_left(self)
-        gpu = self.manager.upkeep.num_blocks()
-        client = self.submit(Prompt((9,) * gpu, self.config.block_size))
-        for _ in range(3 * gpu + 3):
-            if self.admit(client):
-                break
-            self.drain()
-        assert client in self.running, "one of the size of the GPU tier is never admitted"
-        self.end(client)
-        self.check()
+        check_a_large_one_fits(self)

@@ -116,6 +116,24 @@ def test_a_block_keeps_its_priority_above_when_its_copy_below_is_evicted() -> No
     assert victims_of(below, 2, [1, 2]) == [2, 1]
 
 
+def test_a_block_gets_its_priority_in_every_tier_that_has_it() -> None:
+    """Node 1 is below, and computed again above by a request that says more; over at 10."""
+    shared: dict[str, object] = {}
+    above = RetentionPolicy(new_context(shared=shared), LRU)
+    below = RetentionPolicy(new_context(tier=1, shared=shared), LRU)
+    below.on_insert([1, 2], 0, None)
+    for node in (1, 2):
+        below.on_evictable(node)
+    above.on_insert([1], 0, said(0, (80, 10)))
+    assert below.choose_victims(1, peel_of({}, [1, 2]), 5) == [2]
+    below.on_remove([2], RemoveReason.EVICTED)
+    below.on_insert([2], 0, None)
+    below.on_evictable(2)
+    above.on_remove([1], RemoveReason.PROMOTED)
+    # Both are worth the same by now, and 1 enters its policy after 2.
+    assert below.choose_victims(2, peel_of({}, [1, 2]), 10) == [2, 1]
+
+
 def test_a_policy_made_later_knows_the_new_size() -> None:
     seen: list[tuple[int, int]] = []
 
