@@ -75,15 +75,8 @@ def calibrate(
     UserError
         If the file cannot be written.
     """
-    for name, value in (("requests_per_s", requests_per_s), ("lasts_s", lasts_s)):
-        if not 0 < value < inf:
-            raise ConfigError(f"{name} must be a number above 0, not {value!r}")
     config = (config or ReplayConfig(backend="paddle")).with_settings(settings)
-    if config.clock is Clock.VIRTUAL:
-        raise ConfigError(
-            f"backend {config.backend!r} has no time of its own to measure: calibrate one on the"
-            " wall clock, such as 'paddle'"
-        )
+    _check(config, requests_per_s=requests_per_s, lasts_s=lasts_s)
     began = perf_counter()
     with paused_collector():
         pilot = fly(config, requests_per_s=requests_per_s, lasts_s=lasts_s)
@@ -99,6 +92,17 @@ def calibrate(
     if out is not None:
         save_calibration(found, out)
     return found
+
+
+def _check(config: ReplayConfig, **numbers: float) -> None:
+    for name, value in numbers.items():
+        if not 0 < value < inf:
+            raise ConfigError(f"{name} must be a number above 0, not {value!r}")
+    if config.clock is Clock.VIRTUAL:
+        raise ConfigError(
+            f"backend {config.backend!r} has no time of its own to measure: calibrate one on the"
+            " wall clock, such as 'paddle'"
+        )
 
 
 def _conditions(config: ReplayConfig, pilot: Pilot) -> Conditions:

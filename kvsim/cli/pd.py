@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -128,14 +129,11 @@ def _parsed(text: str) -> tuple[str, list[float]]:
 
 
 def _save(frame: pd.DataFrame, over: str, arguments: Namespace) -> None:
-    from kvsim.analysis.plots import new_figure
+    from kvsim.analysis.plots import save_plot
     from kvsim.saving import new_files
     from kvsim.splitting.plots import plot_sweep
 
     with new_files(arguments.out, last="sweep.parquet") as folder:
-        figure = new_figure()
-        plot_sweep(
-            frame, over=over, caption=f"trace {Path(arguments.trace).name}", ax=figure.add_subplot()
-        )
-        figure.savefig(folder / "sweep.png", dpi=130)
+        caption = f"trace {Path(arguments.trace).name}"
+        save_plot(folder / "sweep.png", partial(plot_sweep, frame, over=over, caption=caption))
         frame.to_parquet(folder / "sweep.parquet", index=False)
