@@ -330,8 +330,8 @@ class ReplayResult:
         config = self.config
         sizes = " + ".join(f"{size:,} {called(tier)}" for tier, size in self._sizes.items())
         return (
-            f"trace {self.trace.name} · {config.policy} · {sizes} blocks of {self.trace.block_size} tokens"
-            f" · clock: {self.clock} · seed {config.seed}"
+            f"trace {self.trace.name} · {config.policy} · {sizes} blocks of {self.trace.block_size}"
+            f" tokens · clock: {self.clock} · seed {config.seed}"
         )
 
     # -- for people

@@ -52,8 +52,8 @@ def calibrate(
     """Measure what copies between the tiers cost, with the copier and the ranks of a tensor run.
 
     A short run of made-up chats on the backend, with copies of 1, 2, 4, ... 256 blocks in between
-    that nobody needs: those are measured, each way, and a line goes through the medians of each
-    (`kvsim.calibration.fit`). After it copies go one way, the other and both at once.
+    that nobody needs: a line goes through the medians of each way (`kvsim.calibration.fit`). After
+    it copies go one way, the other and both at once.
 
     Parameters
     ----------

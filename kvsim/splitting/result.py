@@ -11,16 +11,20 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from kvsim.analysis.metrics import latency_ms
 from kvsim.core.sequence import Status
 from kvsim.core.sharding import shard
+from kvsim.errors import UserError
 from kvsim.html import html_notes, html_rows, html_run
-from kvsim.saving import new_files, write_json
+from kvsim.saving import new_files, write_json, write_lines
 from kvsim.splitting.frames import parts_ns, ttft_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from kvsim.analysis.steps import RunLog
+    from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
     from kvsim.result_parts import TraceFacts
@@ -199,6 +203,24 @@ class SplitResult:
         """Return `summary` as one line of JSON."""
         return json.dumps(self.summary(), sort_keys=True, allow_nan=False)
 
+    @property
+    def logs(self) -> tuple[RunLog, ...]:
+        """The events of each instance and when they happened. Needs `events=True`.
+
+        Raises
+        ------
+        UserError
+            If they were not kept.
+        """
+        if not self.outcome.logs:
+            raise UserError("the events of this run were not kept: ask for them with events=True")
+        return self.outcome.logs
+
+    @property
+    def events(self) -> tuple[Sequence[Event], ...]:
+        """Every decision of each instance, in order, by its number. Needs `events=True`."""
+        return tuple(log.events for log in self.logs)
+
     # -- frames and plots
 
     @cached_property
@@ -322,6 +344,19 @@ class SplitResult:
         )
 
     # -- files
+
+    def perfetto(self, path: str | PathLike[str]) -> None:
+        """Write the run as a timeline that ui.perfetto.dev shows. Needs `events=True`.
+
+        Raises
+        ------
+        UserError
+            If the events were not kept, or the file cannot be written.
+        """
+        from kvsim.splitting.timeline import split_lines
+
+        lines = split_lines(self.outcome, self.logs, name=self.title, clock=self.clock)
+        write_lines(path, lines)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write run.json, requests, sends and pieces (Parquet), parts.png and request.png.
