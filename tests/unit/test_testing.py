@@ -180,8 +180,14 @@ def test_next_uses_never_fall_along_a_path(prompt: Prompt, block_size: int) -> N
     assert len(request.next_use_at) == len(request.block_keys)
 
 
-@given(cache_configs(max_gpu_blocks=3, max_cpu_blocks=2))
+@given(cache_configs(max_gpu_blocks=3, max_cpu_blocks=2, max_disk_blocks=1))
 def test_caches_are_as_small_as_asked_for(config: CacheConfig) -> None:
-    gpu, cpu = config.tier_blocks
+    gpu, cpu, *disk = config.tier_blocks
     assert 1 <= gpu <= 3
     assert 0 <= cpu <= 2
+    assert disk in ([], [1])
+
+
+@given(cache_configs(max_disk_blocks=0))
+def test_caches_without_a_disk_have_two_tiers(config: CacheConfig) -> None:
+    assert len(config.tier_blocks) == 2
