@@ -51,9 +51,8 @@ def calibrate(
 ) -> Calibration:
     """Measure what copies between the tiers cost, with the copier and the ranks of a tensor run.
 
-    A short run of made-up chats on the backend, with copies of 1, 2, 4, ... 256 blocks in between
-    that nobody needs: a line goes through the medians of each way (`kvsim.calibration.fit`). After
-    it copies go one way, the other and both at once.
+    A short run of made-up chats, with copies of 1, 2, 4, ... 256 blocks in between: a line goes
+    through the medians of each way (`kvsim.calibration.fit`). Then copies one way, back, and both.
 
     Parameters
     ----------
