@@ -43,8 +43,21 @@ def plot_request(
     if own_pieces.empty:
         raise UserError(f"request {request_id} was never computed: there is nothing to draw")
     ax = ax or new_axes()
+    _draw_lanes(ax, row, own_pieces, own_sends)
+    ax.set_yticks([0, 1, 2, 3], ["decode", "network", "prefill", "queue"])
+    ax.set_xlabel("time since arrival (ms)")
+    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
+    tokens = int(row["num_input_tokens"])
+    finish(ax, f"Request {request_id}: {tokens:,} tokens, chunk by chunk", caption)
+    ax.grid(axis="x", alpha=0.25, linewidth=0.6)
+    ax.grid(visible=False, axis="y")
+    return ax
+
+
+def _draw_lanes(ax: Axes, row: pd.Series, pieces: pd.DataFrame, sends: pd.DataFrame) -> None:
+    """Draw the bars of one request, from its wait above to its decoding below."""
     start = int(row["arrived_at_ns"])
-    first = int(own_pieces["started_at_ns"].min())
+    first = int(pieces["started_at_ns"].min())
 
     def bar(lane: float, begin_ns: int, end_ns: int, color: str, label: str = "") -> None:
         ax.barh(
@@ -59,27 +72,19 @@ def plot_request(
         )
 
     # Seen from the first computation: a long wait would leave no room for what follows.
-    bar(3, max(start, first - max(1, _span(own_pieces, own_sends) // 10)), first, _QUEUE, "waits")
-    for i, (begin, until) in enumerate(_spans(own_pieces)):
+    bar(3, max(start, first - max(1, _span(pieces, sends) // 10)), first, _QUEUE, "waits")
+    for i, (begin, until) in enumerate(_spans(pieces)):
         bar(2, begin, until, _COMPUTE, "" if i else "computes")
     labels = {"done": "sends", "other": "send that failed"}
-    for (begin, until), outcome in zip(_spans(own_sends), own_sends["outcome"], strict=True):
+    for (begin, until), outcome in zip(_spans(sends), sends["outcome"], strict=True):
         is_done = outcome == "done"
         label = labels.pop("done" if is_done else "other", "")
         bar(1, begin, until, _SEND if is_done else _BAD, label)
-    end = int(max(own_pieces["finished_at_ns"].max(), own_sends["finished_at_ns"].max()))
+    end = int(max(pieces["finished_at_ns"].max(), sends["finished_at_ns"].max()))
     if not pd.isna(row["decode_started_at_ns"]):
         begin = int(row["decode_started_at_ns"])
         until = min(int(row["ended_at_ns"]), begin + max(1, (end - first) // 5))
         bar(0, begin, until, _DECODE, "decodes (cut off)")
-    ax.set_yticks([0, 1, 2, 3], ["decode", "network", "prefill", "queue"])
-    ax.set_xlabel("time since arrival (ms)")
-    ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-    tokens = int(row["num_input_tokens"])
-    finish(ax, f"Request {request_id}: {tokens:,} tokens, chunk by chunk", caption)
-    ax.grid(axis="x", alpha=0.25, linewidth=0.6)
-    ax.grid(visible=False, axis="y")
-    return ax
 
 
 def plot_parts(requests: pd.DataFrame, *, caption: str, ax: Axes | None = None) -> Axes:
