@@ -214,4 +214,5 @@ def _step_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
 
 def _residency_rows(log: RunLog) -> Iterator[tuple[object, ...]]:
     for at, tier, num_in in log.uses():
-        yield at, tier_name(tier), log.tier_blocks[tier], *num_in, log.clock
+        # What the tier began with is not what it has: it may have been resized since.
+        yield at, tier_name(tier), sum(num_in), *num_in, log.clock

@@ -128,7 +128,10 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """What the figures rest on."""
-        notes = [f"{name}: {_described(run)}" for name, run in (("A", self.a), ("B", self.b))]
+        notes = [
+            _described(run) if run.label == name else f"{name}: {_described(run)}"
+            for name, run in (("A", self.a), ("B", self.b))
+        ]
         left = max(len(self.a.requests), len(self.b.requests)) - len(self.frame)
         if left:
             notes.append(f"{left:,} requests did not finish in both and are left out")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from kvsim.comparing.comparison import Comparison
+    from kvsim.comparing.saved_run import SavedRun
 
 _SLOWER, _FASTER, _WHOLE = "#D55E00", "#0072B2", "#666666"
 _SPREAD: Final = 0.18
@@ -39,10 +40,15 @@ def plot_changes(found: Comparison, *, ax: Axes | None = None) -> Axes:
     clock = found.a.facts["clock"]
     caption = (
         f"trace {found.a.fact('trace', 'name')} · {len(found.frame):,} requests ·"
-        f" A: {found.a.label}, {found.a.fact('config', 'policy')};"
-        f" B: {found.b.label}, {found.b.fact('config', 'policy')} ·"
+        f" {_named('A', found.a)}; {_named('B', found.b)} ·"
         f" lines: 95 % intervals · clock: {clock} · seed {found.seed}"
     )
     finish(ax, "What changed from A to B, in the mean", caption)
     ax.grid(visible=False)
     return ax
+
+
+def _named(letter: str, run: SavedRun) -> str:
+    """Return what a run is called; one that was not saved has no other name than its letter."""
+    policy = run.fact("config", "policy")
+    return f"{letter}: {policy}" if run.label == letter else f"{letter}: {run.label}, {policy}"

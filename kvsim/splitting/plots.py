@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import FuncFormatter
 
 from kvsim.analysis.plots import finish, new_axes
 from kvsim.errors import UserError
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 _QUEUE, _COMPUTE, _SEND, _DECODE = "#c9c9c9", "#3b6fb6", "#e08a3c", "#7fb069"
 _BAD: Final = "#c0392b"
 _NUM_BINS: Final = 8
+_WAYS: Final = {
+    "layerwise": ("sent layer by layer", _COMPUTE),
+    "at_end": ("sent at the end", _SEND),
+}
+"""Way of sending -> what a legend calls it, and its colour."""
 
 
 def plot_request(
@@ -37,54 +44,37 @@ def plot_request(
         If there is no such request, or no piece of its prompt was computed.
     """
     row = _chosen(requests, request_id)
-    request_id = int(row["request_id"])
+    request_id, start = int(row["request_id"]), int(row["arrived_at_ns"])
     own_pieces = pieces[pieces["request_id"] == request_id]
     own_sends = sends[sends["request_id"] == request_id]
     if own_pieces.empty:
         raise UserError(f"request {request_id} was never computed: there is nothing to draw")
     ax = ax or new_axes()
-    _draw_lanes(ax, row, own_pieces, own_sends)
+    bar = partial(_bar, ax, start)
+    first, span = int(own_pieces["started_at_ns"].min()), _span(own_pieces, own_sends)
+    # Seen from the first computation: a long wait would leave no room for what follows.
+    shown = max(start, first - max(1, span // 10))
+    if shown < first:
+        bar(3, shown, first, _QUEUE, "waits" if shown == start else "waits (cut off)")
+    for i, (begin, until) in enumerate(_spans(own_pieces)):
+        bar(2, begin, until, _COMPUTE, "" if i else "computes")
+    labels = {"done": "sends", "other": "send that failed"}
+    for (begin, until), outcome in zip(_spans(own_sends), own_sends["outcome"], strict=True):
+        name, color = ("done", _SEND) if outcome == "done" else ("other", _BAD)
+        bar(1, begin, until, color, labels.pop(name, ""))
+    if not pd.isna(row["decode_started_at_ns"]):
+        begin = int(row["decode_started_at_ns"])
+        until = min(int(row["ended_at_ns"]), begin + max(1, span // 5))
+        is_cut = until < row["ended_at_ns"]
+        bar(0, begin, until, _DECODE, "decodes (cut off)" if is_cut else "decodes")
     ax.set_yticks([0, 1, 2, 3], ["decode", "network", "prefill", "queue"])
-    ax.set_xlabel("time since arrival (ms)")
+    ax.set(ylim=(-0.5, 3.5), xlabel="time since arrival (ms)")
     ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=8)
-    tokens = int(row["num_input_tokens"])
-    finish(ax, f"Request {request_id}: {tokens:,} tokens, chunk by chunk", caption)
+    title = f"Request {request_id}: {int(row['num_input_tokens']):,} tokens, chunk by chunk"
+    finish(ax, title, caption)
     ax.grid(axis="x", alpha=0.25, linewidth=0.6)
     ax.grid(visible=False, axis="y")
     return ax
-
-
-def _draw_lanes(ax: Axes, row: pd.Series, pieces: pd.DataFrame, sends: pd.DataFrame) -> None:
-    """Draw the bars of one request, from its wait above to its decoding below."""
-    start = int(row["arrived_at_ns"])
-    first = int(pieces["started_at_ns"].min())
-
-    def bar(lane: float, begin_ns: int, end_ns: int, color: str, label: str = "") -> None:
-        ax.barh(
-            lane,
-            (end_ns - begin_ns) / 1e6,
-            left=(begin_ns - start) / 1e6,
-            height=0.6,
-            color=color,
-            edgecolor="white",
-            linewidth=0.6,
-            label=label,
-        )
-
-    # Seen from the first computation: a long wait would leave no room for what follows.
-    bar(3, max(start, first - max(1, _span(pieces, sends) // 10)), first, _QUEUE, "waits")
-    for i, (begin, until) in enumerate(_spans(pieces)):
-        bar(2, begin, until, _COMPUTE, "" if i else "computes")
-    labels = {"done": "sends", "other": "send that failed"}
-    for (begin, until), outcome in zip(_spans(sends), sends["outcome"], strict=True):
-        is_done = outcome == "done"
-        label = labels.pop("done" if is_done else "other", "")
-        bar(1, begin, until, _SEND if is_done else _BAD, label)
-    end = int(max(pieces["finished_at_ns"].max(), sends["finished_at_ns"].max()))
-    if not pd.isna(row["decode_started_at_ns"]):
-        begin = int(row["decode_started_at_ns"])
-        until = min(int(row["ended_at_ns"]), begin + max(1, (end - first) // 5))
-        bar(0, begin, until, _DECODE, "decodes (cut off)")
 
 
 def plot_parts(requests: pd.DataFrame, *, caption: str, ax: Axes | None = None) -> Axes:
@@ -129,12 +119,12 @@ def plot_sweep(frame: pd.DataFrame, *, over: str, caption: str, ax: Axes | None 
         What was varied.
     """
     ax = ax or new_axes()
-    for mode, color in (("layerwise", _COMPUTE), ("at_end", _SEND)):
+    for mode, (label, color) in _WAYS.items():
         part = frame[frame["send"] == mode]
-        if part.empty:
-            continue
-        ax.plot(part[over], part["exposed_transfer_ms"], "o-", color=color, label=f"sent {mode}")
-        bound = part[part["is_network_bound"]]
+        if not part.empty:
+            ax.plot(part[over], part["exposed_transfer_ms"], "o-", color=color, label=label)
+    bound = frame[frame["is_network_bound"]]
+    if not bound.empty:
         ax.plot(
             bound[over],
             bound["exposed_transfer_ms"],
@@ -142,7 +132,7 @@ def plot_sweep(frame: pd.DataFrame, *, over: str, caption: str, ax: Axes | None 
             markersize=10,
             markerfacecolor="none",
             markeredgecolor=_BAD,
-            label="a wire is full" if mode == "layerwise" else None,
+            label="a wire is full",
         )
     if len(frame) > 1 and frame[over].max() > 4 * frame[over].min():
         ax.set_xscale("log")
@@ -152,14 +142,34 @@ def plot_sweep(frame: pd.DataFrame, *, over: str, caption: str, ax: Axes | None 
     positive = frame["exposed_transfer_ms"]
     if positive.min() > 0 and positive.max() > 30 * positive.min():
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
     else:
         ax.set_ylim(bottom=0)
-    units = {"link": "speed of a card (GB/s)", "token_budget": "most tokens a step computes"}
+    units = {
+        "link": "speed of a card (GB/s)",
+        "token_budget": "most tokens a step computes",
+        "layers": "layers of the model",
+    }
     ax.set_xlabel(units.get(over, over))
     ax.set_ylabel("mean exposed transfer (ms)")
     ax.legend(frameon=False, fontsize=8)
     finish(ax, "What sending adds to the time to first token", caption)
     return ax
+
+
+def _bar(
+    ax: Axes, start_ns: int, lane: float, begin_ns: int, end_ns: int, color: str, label: str = ""
+) -> None:
+    ax.barh(
+        lane,
+        (end_ns - begin_ns) / 1e6,
+        left=(begin_ns - start_ns) / 1e6,
+        height=0.6,
+        color=color,
+        edgecolor="white",
+        linewidth=0.6,
+        label=label,
+    )
 
 
 def _chosen(requests: pd.DataFrame, request_id: int | None) -> pd.Series:

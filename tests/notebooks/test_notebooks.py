@@ -70,7 +70,9 @@ def test_there_are_notebooks_for_the_questions_that_a_newcomer_has() -> None:
         "03_which_policy",
         "04_write_your_own_policy",
         "05_know_your_trace",
+        "06_tiers_and_retention",
         "07_simulator_against_tensors",
+        "08_prefill_decode_split",
     ]
 
 

@@ -77,6 +77,18 @@ def test_residency_has_a_row_for_every_change_and_counts_all_blocks() -> None:
     assert last["num_ready_blocks"].to_dict() == {"gpu": 3, "cpu": 0}  # exclusive: back above
 
 
+def test_the_capacity_of_a_tier_that_was_resized_is_the_one_it_has_then() -> None:
+    trace = back_from_below()
+    orders = (f"{trace.requests[1].arrived_at - 1}ns resize cpu=5",)
+    result = kvsim.replay(trace, gpu_blocks=3, cpu_blocks=3, events=True, interventions=orders)
+    frame = result.residency
+    # Three blocks before the second prompt comes, five from then on; the GPU tier has three.
+    assert frame.groupby("tier")["capacity_blocks"].unique().map(list).to_dict() == {
+        "cpu": [3, 5],
+        "gpu": [3],
+    }
+
+
 def test_an_empty_run_keeps_the_columns_and_their_types() -> None:
     log = RunLog(events=[], turns=[], requests=[], tier_blocks=(3, 2), clock="virtual")
     full = kvsim.replay(back_from_below(), gpu_blocks=3, cpu_blocks=3, events=True)
