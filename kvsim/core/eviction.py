@@ -141,16 +141,22 @@ class Evictor:
         gpu, lower = cache.gpu, cache.lower
         if lower is None or gpu.drop_next:
             return []
-        self._make_room(lower, len(path), path, now)
-        num_slots = len(lower.pool.free)
         state, holds, parent = gpu.copies.state, gpu.copies.holds, cache.tree.parent
+        free: list[NodeId] = []
+        for node in reversed(path):
+            # All but the last have a child, which goes before.
+            if state[node] != READY or holds[node] > bool(free):
+                break
+            free.append(node)
+        num_wanting = sum(not cache.is_below(gpu, node) for node in free)
+        self._make_room(lower, num_wanting, free, now)
+        num_slots = len(lower.pool.free)
         twins: list[NodeId] = []
         demoted: list[NodeId] = []
         above = ROOT
-        for node in reversed(path):
+        for node in free:
             is_twin = cache.is_below(gpu, node)
-            has_room = is_twin or len(demoted) < num_slots
-            if state[node] != READY or holds[node] or not has_room:
+            if not is_twin and len(demoted) == num_slots:
                 break
             gpu.policy.on_remove([node], RemoveReason.SWAPPED)
             gpu.copies.move([node], CopyEvent.LEAVE)
