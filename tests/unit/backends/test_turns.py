@@ -177,7 +177,7 @@ def test_frames_that_are_whole_but_not_in_their_place_are_noticed(
         ),
         (framed(header_body(), body("end", 0, None)) + b"x", "byte 65: more bytes after"),
         (
-            framed(header_body(1), body("request", 0, 0, 7, 1, 1, None, 0, None, None, [], *[None] * 2)),
+            framed(header_body(1), body("request", 0, 0, 7, 1, 1, None, 0, None, None, [], 0, 0)),
             "Expected `array`, got `int` - at `$[3]`",
         ),
         (framed(header_body(), b"\xdd\xff\xff\xff\xff"), "Input data was truncated"),
