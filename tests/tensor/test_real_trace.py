@@ -42,11 +42,11 @@ def swapped_blocks(result: ReplayResult) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    ("num_requests", "least_swapped"),
-    [(400, 20), pytest.param(2000, 1_000, marks=pytest.mark.thorough)],
+    ("num_requests", "cpu_percent", "least_swapped"),
+    [(400, 40, 100), pytest.param(2000, 15, 1_000, marks=pytest.mark.thorough)],
 )
 def test_requests_of_conversations_swap_and_read_no_wrong_byte(
-    num_requests: int, least_swapped: int, public_traces: Path, tmp_path: Path
+    num_requests: int, cpu_percent: int, least_swapped: int, public_traces: Path, tmp_path: Path
 ) -> None:
     path = public_traces / "mooncake" / "conversation_trace.jsonl"
     if not path.is_file():
@@ -56,7 +56,7 @@ def test_requests_of_conversations_swap_and_read_no_wrong_byte(
     result = kvsim.replay(
         trace,
         gpu_blocks=num_unique * 5 // 100,
-        cpu_blocks=num_unique * 15 // 100,
+        cpu_blocks=num_unique * cpu_percent // 100,
         backend="paddle",
         ranks=2,
         time_scale="auto",
