@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
-from kvsim.config import Role, SplitConfig
+from kvsim.config import Role
 from kvsim.core.handoff import Instance
 from kvsim.core.interventions import Operator, check_tiers
 from kvsim.core.manager import CacheManager
@@ -20,7 +20,7 @@ from kvsim.sizing import cost_model, most_blocks, without_excess
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from kvsim.config import CacheConfig, SchedulerConfig
+    from kvsim.config import CacheConfig, SchedulerConfig, SplitConfig
     from kvsim.core.engine import Decider
     from kvsim.core.ports import EventSink, EvictionPolicy, PolicyContext
     from kvsim.replay_config import ReplayConfig
@@ -105,47 +105,6 @@ def build_core(
     return Core(manager, scheduler, operator, operator)
 
 
-def build_split(
-    config: ReplayConfig,
-    trace: Trace,
-    new_policy: Callable[[PolicyContext], EvictionPolicy],
-    *,
-    roles: Sequence[Role],
-    split: SplitConfig | None = None,
-    num_data_parallel: int = 1,
-    sink_of: Callable[[int], EventSink] | None = None,
-) -> SplitScheduler:
-    """Return the scheduler of a run with prefill and decode on instances of their own.
-
-    Parameters
-    ----------
-    config, trace, new_policy
-        As `build_manager`; sizes and limits are those of each instance.
-    roles
-        One for each engine.
-    split
-        How KV is sent; None: the defaults.
-    num_data_parallel
-        Replicas of each engine. Each is an instance with a cache of its own: replica i of engine
-        e has the number `e * num_data_parallel + i`.
-    sink_of
-        Gives the sink for the events of an instance, by its number; None: nowhere.
-    """
-    recompute_ns = cost_model(config, trace.block_size).recompute_ns
-    return split_scheduler(
-        [role for role in roles for _ in range(num_data_parallel)],
-        trace.requests,
-        cache=without_excess(config, trace).cache(block_size=trace.block_size),
-        scheduler=config.scheduler(),
-        split=split or SplitConfig(),
-        new_policy=new_policy,
-        seed=config.seed,
-        recompute_ns=recompute_ns,
-        num_data_parallel=num_data_parallel,
-        sink_of=sink_of,
-    )
-
-
 def split_scheduler(
     roles: Sequence[Role],
     arrivals: Iterable[Request],
@@ -169,27 +128,70 @@ def split_scheduler(
         Of each instance.
     """
     op_ids = OpIds()
-    instances = []
-    for number, role in enumerate(roles):
-        manager = CacheManager(
-            cache,
-            new_policy,
-            rng=Random(f"{seed}:{number}"),
+    instances = [
+        build_instance(
+            number,
+            role,
+            cache=cache,
+            scheduler=scheduler,
+            new_policy=new_policy,
+            seed=seed,
             recompute_ns=recompute_ns,
-            instance=number,
-            transfer_timeout_ns=scheduler.transfer_timeout_ns,
-            sink=None if sink_of is None else sink_of(number),
             new_op_id=op_ids,
+            sink=None if sink_of is None else sink_of(number),
+            data_parallel_id=number % num_data_parallel,
         )
-        # What fails on one of two instances concerns the other: the scheduler above tries again.
-        own = scheduler if role is Role.MIXED else replace(scheduler, max_attempts=1)
-        instances.append(
-            Instance(
-                number,
-                role,
-                manager,
-                Scheduler(manager, (), own, instance=number),
-                data_parallel_id=number % num_data_parallel,
-            )
-        )
+        for number, role in enumerate(roles)
+    ]
     return SplitScheduler(instances, arrivals, split, new_op_id=op_ids)
+
+
+def build_instance(
+    number: int,
+    role: Role,
+    *,
+    cache: CacheConfig,
+    scheduler: SchedulerConfig,
+    new_policy: Callable[[PolicyContext], EvictionPolicy],
+    seed: int,
+    recompute_ns: Callable[[int], int],
+    new_op_id: OpIds,
+    sink: EventSink | None = None,
+    data_parallel_id: int = 0,
+) -> Instance:
+    """Return one of several instances, with a cache and a scheduler of its own.
+
+    Parameters
+    ----------
+    number, role
+        Which it is, and what it does.
+    cache, scheduler
+        Its settings.
+    new_policy, seed
+        Makes the policy of a tier; with the number, what its draws follow from.
+    recompute_ns
+        Depth of a block -> what computing it takes, in nanoseconds.
+    new_op_id
+        Shared by all instances of the run.
+    sink
+        Where its events go; None: nowhere.
+    """
+    manager = CacheManager(
+        cache,
+        new_policy,
+        rng=Random(f"{seed}:{number}"),
+        recompute_ns=recompute_ns,
+        instance=number,
+        transfer_timeout_ns=scheduler.transfer_timeout_ns,
+        sink=sink,
+        new_op_id=new_op_id,
+    )
+    # What fails on one of two instances concerns the other: the scheduler above tries again.
+    own = scheduler if role is Role.MIXED else replace(scheduler, max_attempts=1)
+    return Instance(
+        number,
+        role,
+        manager,
+        Scheduler(manager, (), own, instance=number, sink=sink),
+        data_parallel_id=data_parallel_id,
+    )

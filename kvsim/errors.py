@@ -71,8 +71,8 @@ class PolicyError(UserError):
     """An eviction policy broke its contract (see `kvsim.core.ports`)."""
 
 
-class BackendContractError(UserError):
-    """A backend broke its contract (see `kvsim.core.ports.Backend`).
+class ContractError(UserError):
+    """What others have written broke its contract.
 
     Parameters
     ----------
@@ -85,6 +85,10 @@ class BackendContractError(UserError):
     def __init__(self, sentence: str, problem: str) -> None:
         super().__init__(f'{problem}. The contract: "{sentence}"')
         self.sentence, self.problem = sentence, problem
+
+
+class BackendContractError(ContractError):
+    """A backend broke its contract (see `kvsim.core.ports.Backend`)."""
 
 
 class TransferError(KvsimError, RuntimeError):

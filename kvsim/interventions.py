@@ -1,6 +1,6 @@
 """Interventions as text: `10s resize gpu=5000`, in Python, in TOML and on the command line.
 
-    TIME resize gpu=BLOCKS          or cpu=BLOCKS
+    TIME resize gpu=BLOCKS          or cpu=BLOCKS, disk=BLOCKS
     TIME flush                      waits until nothing is running; `busy=refuse`: does not
     TIME weights                    other weights: nothing that is cached matches any more
     TIME pin request=N              the prompt of request N of the trace, and its first blocks
@@ -114,7 +114,7 @@ def _parsed(text: object) -> tuple[int, Action, dict[str, str]]:
 def _check_words(text: str, action: Action, words: Mapping[str, str]) -> None:
     if action is Action.RESIZE and len(words) != 1:
         raise ConfigError(
-            f"interventions: {text!r} must say one new size: gpu=BLOCKS or cpu=BLOCKS"
+            f"interventions: {text!r} must say one new size: gpu=, cpu= or disk=BLOCKS"
         )
     if _WORDS[action] is _PREFIX and "request" not in words:
         raise ConfigError(

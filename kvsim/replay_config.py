@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from math import isfinite
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from kvsim.backends import find_backend
@@ -21,7 +20,7 @@ from kvsim.cost import Hardware, ModelShape
 from kvsim.errors import ConfigError, UnknownNameError
 from kvsim.interventions import check_interventions
 from kvsim.presets import find_hardware, find_model
-from kvsim.setting_checks import LARGEST_SIZE, check_int, choice, is_number
+from kvsim.setting_checks import EITHER_OR, WALL_CLOCK_ONLY, check_settings, choice
 from kvsim.trace.retaining import parse_retain
 from kvsim.trace.salting import SaltBy
 from kvsim.types import PartialRule
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
 
 KV_BITS: Final = {"bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
 """Names of the types that KV may be kept in -> bits a value."""
-
-AUTO: Final = "auto"
-"""A time scale that is found when the trace is known."""
 
 _CACHE: Final = CacheConfig()
 _SCHEDULER: Final = SchedulerConfig()
@@ -182,20 +178,7 @@ class ReplayConfig:
     salt_by: str | None = None
 
     def __post_init__(self) -> None:
-        self._check_sizes()
-        for name in _TEXTS:
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                raise ConfigError(f"{name} must be text, not {value!r}")
-        for name in ("instant", "keep_outputs", "share_in_flight"):
-            if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name} must be true or false, not {getattr(self, name)!r}")
-        check_int("seed", self.seed, 0)
-        if not is_number(self.warmup) or not 0 <= self.warmup < 1:
-            raise ConfigError(
-                f"warmup must be a share of the requests from 0 to less than 1, not {self.warmup!r}"
-            )
-        self._check_backend()
+        check_settings(self)
         check_interventions(self.interventions, is_instant=self.instant)
         _ = parse_retain(self.retain or ""), self.salt_rule
         _ = self.partial_rule, self.kv_bits, self.model_shape, self.disk_link, self.faults
@@ -346,7 +329,7 @@ class ReplayConfig:
         given = {name: value for name, value in settings.items() if value is not None}
         if isinstance(given.get("interventions"), list):  # as TOML has it
             given["interventions"] = tuple(cast("list[str]", given["interventions"]))
-        for pair in _EITHER_OR:
+        for pair in EITHER_OR:
             for this, that in (pair, pair[::-1]):
                 if this in given:
                     given.setdefault(that, None)
@@ -354,7 +337,7 @@ class ReplayConfig:
 
     def simulated(self) -> ReplayConfig:
         """Return the same settings for the simulator."""
-        settings = {"backend": "sim", **dict.fromkeys(_WALL_CLOCK_ONLY)}
+        settings = {"backend": "sim", **dict.fromkeys(WALL_CLOCK_ONLY)}
         return replace(self, **cast("Settings", settings))
 
     def to_dict(self) -> dict[str, JsonValue]:
@@ -366,73 +349,8 @@ class ReplayConfig:
         values["interventions"] = list(self.interventions)
         return values
 
-    def _check_backend(self) -> None:
-        is_virtual = self.clock is Clock.VIRTUAL
-        for name in _WALL_CLOCK_ONLY:
-            if is_virtual and getattr(self, name) is not None:
-                raise ConfigError(
-                    f"{name} is for a backend on the wall clock, such as 'paddle', and"
-                    f" {self.backend!r} is none: leave it out"
-                )
-        if self.instant and not is_virtual:
-            raise ConfigError(
-                f"instant means without time, and backend {self.backend!r} runs on the wall clock:"
-                " leave one of them out"
-            )
-        for name, least in (("ranks", 1), ("extra_layers", 0), ("worker_timeout_ns", 1)):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name), least)
-        ratio = self.expand_ratio
-        if ratio is not None and (not is_number(ratio) or not isfinite(ratio) or ratio < 1):
-            raise ConfigError(f"expand_ratio must be a number of at least 1, not {ratio!r}")
-        scale = self.time_scale
-        is_positive = is_number(scale) and isfinite(scale) and scale > 0
-        if scale is not None and scale != AUTO and not is_positive:
-            raise ConfigError(f"time_scale must be a number above 0 or 'auto', not {scale!r}")
-        _ = self.forward_time, self.worker_kind
-
-    def _check_sizes(self) -> None:
-        for one, other in _EITHER_OR:
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise ConfigError(f"{one} and {other} exclude each other: give one of them")
-        for name, least in _INTEGERS:
-            value = getattr(self, name)
-            if value is not None:
-                check_int(name, value, least)
-        for name in ("gpu_gib", "cpu_gib", "disk_gib"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if not is_number(value) or not isfinite(value) or not 0 <= value <= LARGEST_SIZE:
-                raise ConfigError(f"{name} must be a number of GiB, at least 0, not {value!r}")
-
 
 FIELD_NAMES: Final = tuple(each.name for each in fields(ReplayConfig))
-_TEXTS: Final = (
-    "policy", "swap_in", "format", "partial", "backend", "shape", "layout", "device", "workers",
-    "forward", "retain", "salt_by",
-)  # fmt: skip
-_WALL_CLOCK_ONLY: Final = (
-    "shape", "layout", "extra_layers", "expand_ratio", "device", "ranks", "workers",
-    "worker_timeout_ns", "time_scale", "forward",
-)  # fmt: skip
-"""Settings that mean nothing in virtual time."""
-
-_EITHER_OR: Final = (
-    ("gpu_blocks", "gpu_gib"),
-    ("cpu_blocks", "cpu_gib"),
-    ("disk_blocks", "disk_gib"),
-)
-_INTEGERS: Final = (
-    ("gpu_blocks", 1),
-    ("cpu_blocks", 0),
-    ("disk_blocks", 0),
-    ("disk_bytes_per_second", 1),
-    ("disk_latency_ns", 0),
-    ("limit", 1),
-    ("block_size", 1),
-)
-"""Settings that may be left open -> least value."""
 
 
 def check_names(names: Iterable[str]) -> None:

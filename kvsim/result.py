@@ -23,7 +23,7 @@ from kvsim.config import TIER_NAMES
 from kvsim.core.sequence import Status
 from kvsim.errors import UserError
 from kvsim.result_parts import RecordingFigures, TierFigures, TraceFacts, called
-from kvsim.saving import new_files, write_lines
+from kvsim.saving import new_files, write_json, write_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -299,8 +299,7 @@ class ReplayResult:
         """Write the run as a timeline that ui.perfetto.dev shows. Needs `events=True`."""
         from kvsim.analysis.perfetto import perfetto_lines
 
-        log = self.log
-        lines = perfetto_lines(log, self.records, num_ranks=self.num_ranks, name=self.title)
+        lines = perfetto_lines(self.log, self.records, num_ranks=self.num_ranks, name=self.title)
         write_lines(path, lines)
 
     def plot_ttft(self, *, ax: Axes | None = None) -> Axes:
@@ -330,10 +329,9 @@ class ReplayResult:
         """What was replayed, for the caption of a plot."""
         config = self.config
         sizes = " + ".join(f"{size:,} {called(tier)}" for tier, size in self._sizes.items())
-        tiers = f"{sizes} blocks"
         return (
-            f"trace {self.trace.name} · {config.policy} · {tiers} of {self.trace.block_size} tokens"
-            f" · clock: {self.clock} · seed {config.seed}"
+            f"trace {self.trace.name} · {config.policy} · {sizes} blocks of {self.trace.block_size}"
+            f" tokens · clock: {self.clock} · seed {config.seed}"
         )
 
     # -- for people
@@ -393,14 +391,9 @@ class ReplayResult:
         with new_files(path, last="run.json") as folder:
             self.requests.to_parquet(folder / "requests.parquet", index=False)
             self.transfers.to_parquet(folder / "transfers.parquet", index=False)
-            summary = json.dumps(self.summary(), sort_keys=True, allow_nan=False, indent=2)
-            (folder / "run.json").write_text(f"{summary}\n", encoding="utf-8")
-            from kvsim.analysis.plots import new_figure
+            write_json(folder / "run.json", self.summary())
+            from kvsim.analysis.plots import save_plot
 
-            plots = {"hits": self.plot_hits}
+            save_plot(folder / "hits.png", self.plot_hits)
             if self.ttft_ms is not None:
-                plots["ttft"] = self.plot_ttft
-            for name, plot in plots.items():
-                figure = new_figure()
-                plot(ax=figure.add_subplot())
-                figure.savefig(folder / f"{name}.png", dpi=130)
+                save_plot(folder / "ttft.png", self.plot_ttft)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import TYPE_CHECKING
 
 from kvsim.analysis.orders import intervention_row
+from kvsim.html import html_notes, html_rows, html_run
 from kvsim.result_parts import called
 
 if TYPE_CHECKING:
@@ -79,18 +79,9 @@ def _tensor_text(result: ReplayResult) -> str:
 
 def html(result: ReplayResult) -> str:
     """Return the figures as tables for a notebook."""
-    head = "".join(f"<th>{name}</th>" for name in result.hit_heads)
-    hits = "".join(_html_row(row) for row in result.hit_rows())
-    facts = "".join(_html_row(row) for row in result.fact_rows())
-    notes = "".join(f"<li>{escape(note)}</li>" for note in result.notes)
     return (
-        f"<p><b>{escape(result.title)}</b> (clock: {result.clock}, seed {result.config.seed})</p>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{hits}</tbody></table>"
-        f"<table><tbody>{facts}</tbody></table>{f'<ul>{notes}</ul>' if notes else ''}"
+        html_run(result.title, clock=result.clock, seed=result.config.seed)
+        + html_rows(result.hit_rows(), head=result.hit_heads)
+        + html_rows(result.fact_rows())
+        + html_notes(result.notes)
     )
-
-
-def _html_row(cells: tuple[str, ...]) -> str:
-    first, *others = cells
-    right = "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in others)
-    return f'<tr><td style="text-align:left">{escape(first)}</td>{right}</tr>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from contextlib import contextmanager, suppress
@@ -88,6 +89,12 @@ def write_lines(path: str | PathLike[str], lines: Iterable[str]) -> None:
         (folder / file.name).open("w", encoding="utf-8", newline="\n") as stream,
     ):
         stream.writelines(lines)
+
+
+def write_json(file: Path, value: object) -> None:
+    """Write a value as JSON for people to read, with sorted keys; for a folder of `new_files`."""
+    text = json.dumps(value, sort_keys=True, allow_nan=False, indent=2)
+    file.write_text(f"{text}\n", encoding="utf-8")
 
 
 def check_file(path: str | PathLike[str]) -> Path:

@@ -10,8 +10,7 @@ from kvsim.config import Preempt
 from kvsim.core.attempt import BlockLayout
 from kvsim.cost import RooflineCost
 from kvsim.errors import ConfigError
-from kvsim.replay_config import AUTO
-from kvsim.setting_checks import LARGEST_SIZE
+from kvsim.setting_checks import AUTO, LARGEST_SIZE
 
 if TYPE_CHECKING:
     from kvsim.replay_config import ReplayConfig
@@ -91,7 +90,7 @@ def tight_tiers(config: ReplayConfig, trace: Trace) -> ReplayConfig:
     """Return `config` with sizes, where it has none, at which blocks are swapped.
 
     5 % of the blocks of the trace on the GPU, but twice the longest request with its output and
-    reserve; 15 % on the CPU.
+    reserve; 15 % on the CPU, but at least one.
     """
     num_unique = len({key for each in trace.requests for key in each.block_keys})
     longest = max(needed_blocks(each, config, trace.block_size) for each in trace.requests)
@@ -99,7 +98,7 @@ def tight_tiers(config: ReplayConfig, trace: Trace) -> ReplayConfig:
     if gpu_blocks is None and config.gpu_gib is None:
         gpu_blocks = max(num_unique // 20, 2 * (longest + config.decode_reserve_blocks))
     if cpu_blocks is None and config.cpu_gib is None:
-        cpu_blocks = num_unique * 3 // 20
+        cpu_blocks = max(1, num_unique * 3 // 20)
     return replace(config, gpu_blocks=gpu_blocks, cpu_blocks=cpu_blocks)
 
 

@@ -2,7 +2,8 @@
 
 One process an instance, with a row for each rank (a slice a step) and a counter for each tier; one
 process for the links, with a row for each direction (a slice a transfer); one for the requests (a
-span each, and what they did in it). An arrow leads from a transfer to the step that waits for it.
+span each, and what they did in it). An arrow leads from a transfer to the step that waits for it,
+and from a step to the sends between instances that wait for it.
 
 Times are in microseconds with three decimals, so that no nanosecond is lost.
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from kvsim.analysis.steps import RunLog
     from kvsim.analysis.timeline import TurnRecord
     from kvsim.core.ops import Place
-    from kvsim.types import OpId, RequestId
+    from kvsim.types import OpId, Request, RequestId
 
     Args: TypeAlias = Mapping[str, object]
     Row: TypeAlias = tuple[int, int]
@@ -84,9 +85,14 @@ def perfetto_lines(
         *request_events(log, records),
         *tier_events(log),
     ]
+    return timeline_lines(found, name=name, clock=log.clock)
+
+
+def timeline_lines(found: Sequence[TraceEvent], *, name: str, clock: str) -> Iterator[str]:
+    """Yield the lines of a file with these events, in the order of their times."""
     names = [each for each in found if each.phase == "M"]
     timed = sorted((each for each in found if each.phase != "M"), key=_order)
-    about = json.dumps({"run": name, "clock": log.clock})
+    about = json.dumps({"run": name, "clock": clock})
     yield f'{{"displayTimeUnit":"ns","otherData":{about},"traceEvents":[\n'
     lines = [each.line() for each in (*names, *timed)]
     yield from (f"{line},\n" for line in lines[:-1])
@@ -94,8 +100,52 @@ def perfetto_lines(
     yield "\n]}\n"
 
 
-def op_events(turns: Iterable[TurnRecord], *, num_ranks: int) -> Iterator[TraceEvent]:
-    """Yield the steps and transfers of all instances, and the arrows between them."""
+def op_events(
+    turns: Iterable[TurnRecord], *, num_ranks: int | Sequence[int], roles: Sequence[str] = ()
+) -> Iterator[TraceEvent]:
+    """Yield the steps and transfers of all instances, and the arrows between them.
+
+    Parameters
+    ----------
+    turns
+        Of the engine.
+    num_ranks
+        Ranks of each instance that has made a step; or those of every instance, by its number.
+    roles
+        What the instances do, for their names.
+    """
+    forwards, transfers = _answered(turns)
+    if isinstance(num_ranks, int):
+        ranks = dict.fromkeys(sorted({forward.instance for forward, _ in forwards}), num_ranks)
+    else:
+        ranks = dict(enumerate(num_ranks))
+    yield from _instance_names(ranks, roles)
+    rows: dict[OpId, tuple[Row, Completion]] = {}
+    yield from _transfer_events(transfers, rows)
+    num_arrows = 0
+    for forward, answer in forwards:
+        pid = _instance_pid(forward.instance)
+        for rank in range(ranks[forward.instance]):
+            yield from _slices(_step_name(forward), answer, (pid, rank + 1), _step_args(forward))
+        for op_id in forward.after:
+            if op_id in rows:
+                num_arrows += 1
+                yield from _arrow(num_arrows, *rows[op_id], (pid, 1), answer)
+    for forward, answer in forwards:
+        rows[forward.op_id] = (_instance_pid(forward.instance), 1), answer
+    for transfer, _ in transfers:
+        if transfer.source.instance == transfer.target.instance:
+            continue
+        for op_id in transfer.after:
+            if op_id in rows:
+                num_arrows += 1
+                yield from _arrow(num_arrows, *rows[op_id], *rows[transfer.op_id])
+
+
+def _answered(
+    turns: Iterable[TurnRecord],
+) -> tuple[list[tuple[Forward, Completion]], list[tuple[Transfer, Completion]]]:
+    """Return the ops that have had their answer, in the order of the answers."""
     forwards: list[tuple[Forward, Completion]] = []
     transfers: list[tuple[Transfer, Completion]] = []
     open_forwards: dict[OpId, Forward] = {}
@@ -112,22 +162,16 @@ def op_events(turns: Iterable[TurnRecord], *, num_ranks: int) -> Iterator[TraceE
                     forwards.append((open_forwards.pop(answer.op_id), answer))
                 elif answer.op_id in open_transfers:
                     transfers.append((open_transfers.pop(answer.op_id), answer))
-    for instance in sorted({forward.instance for forward, _ in forwards}):
+    return forwards, transfers
+
+
+def _instance_names(ranks: Mapping[int, int], roles: Sequence[str]) -> Iterator[TraceEvent]:
+    for instance, num_ranks in ranks.items():
         pid = _instance_pid(instance)
-        yield _named("process_name", f"instance {instance}", (pid, 0))
+        role = f" ({roles[instance]})" if roles else ""
+        yield _named("process_name", f"instance {instance}{role}", (pid, 0))
         for rank in range(num_ranks):
             yield _named("thread_name", f"rank {rank}", (pid, rank + 1))
-    rows: dict[OpId, tuple[Row, Completion]] = {}
-    yield from _transfer_events(transfers, rows)
-    num_arrows = 0
-    for forward, answer in forwards:
-        pid = _instance_pid(forward.instance)
-        for rank in range(num_ranks):
-            yield from _slices(_step_name(forward), answer, (pid, rank + 1), _step_args(forward))
-        for op_id in forward.after:
-            if op_id in rows:
-                num_arrows += 1
-                yield from _arrow(num_arrows, *rows[op_id], (pid, 1), answer)
 
 
 def _transfer_events(
@@ -180,20 +224,20 @@ def _slices(name: str, answer: Completion, row: Row, args: Args) -> Iterator[Tra
 
 
 def _arrow(
-    number: int, row: Row, source: Completion, step_row: Row, step: Completion
+    number: int, row: Row, source: Completion, target_row: Row, target: Completion
 ) -> Iterator[TraceEvent]:
-    """Yield an arrow from the start of a transfer to the step behind it, if that came so far."""
-    if step.finished_at < source.started_at:
+    """Yield an arrow from the start of an op to the one that waits for it, if that came so far."""
+    if target.finished_at < source.started_at:
         return  # it failed, or was cancelled, before
     more: dict[str, object] = {"cat": "gate", "id": number}
     yield TraceEvent("s", "gates", source.started_at, row, more=more)
-    at = max(step.started_at, source.started_at)
-    yield TraceEvent("f", "gates", at, step_row, more={**more, "bp": "e"})
+    at = max(target.started_at, source.started_at)
+    yield TraceEvent("f", "gates", at, target_row, more={**more, "bp": "e"})
 
 
 def request_events(log: RunLog, records: Sequence[RequestRecord]) -> Iterator[TraceEvent]:
     """Yield a span for each request, and within it what it did."""
-    yield _named("process_name", "requests", (_REQUESTS_PID, 0))
+    yield requests_name()
     changes: dict[RequestId, list[tuple[int, str]]] = {}
     for at, event in log.timed_events():
         if isinstance(event, RequestAdmitted):
@@ -205,13 +249,15 @@ def request_events(log: RunLog, records: Sequence[RequestRecord]) -> Iterator[Tr
             yield from _request_spans(record, changes.get(record.request.request_id, []))
 
 
+def requests_name() -> TraceEvent:
+    """Return the name of the process that the spans of requests belong to."""
+    return _named("process_name", "requests", (_REQUESTS_PID, 0))
+
+
 def _request_spans(
     record: RequestRecord, changes: Sequence[tuple[int, str]]
 ) -> Iterator[TraceEvent]:
     request = record.request
-    start, end = request.arrived_at, record.ended_at or request.arrived_at
-    row = (_REQUESTS_PID, 0)
-    more = {"cat": "request", "id": str(request.request_id)}
     args = {
         "status": str(record.status),
         "input tokens": request.num_input_tokens,
@@ -219,7 +265,29 @@ def _request_spans(
         "blocks": len(request.block_keys),
         "hit blocks": sum(record.num_hit_blocks_by_tier),
     }
-    marks = [(start, "queued"), *_phases(record, changes), (end, "")]
+    yield from span_events(request, _phases(record, changes), args, ended_at=record.ended_at)
+
+
+def span_events(
+    request: Request, phases: Iterable[tuple[int, str]], args: Args, *, ended_at: int | None
+) -> Iterator[TraceEvent]:
+    """Yield the span of a request, `queued` at first.
+
+    Parameters
+    ----------
+    request
+        Which.
+    phases
+        When (ns) it came to which phase after that; one without a name is not shown.
+    args
+        What else to tell.
+    ended_at
+        When it ended (ns).
+    """
+    start, end = request.arrived_at, ended_at or request.arrived_at
+    row = (_REQUESTS_PID, 0)
+    more = {"cat": "request", "id": str(request.request_id)}
+    marks = [(start, "queued"), *phases, (end, "")]
     name = f"request {request.request_id}"
     yield TraceEvent("b", name, start, row, args=args, more=more)
     for (began_at, phase), (ended_at, _) in pairwise(marks):

@@ -9,6 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     import pandas as pd
     from matplotlib.axes import Axes
 
@@ -26,6 +29,13 @@ _LOG_SPAN: Final = 30
 def new_figure() -> Figure:
     """Return an empty figure that pyplot does not know: nobody has to close it."""
     return Figure(figsize=_FIGURE_INCHES, layout="constrained")
+
+
+def save_plot(file: Path, plot: Callable[..., Axes]) -> None:
+    """Draw a plot on a figure of its own, by its argument `ax`, and write the picture."""
+    figure = new_figure()
+    plot(ax=figure.add_subplot())
+    figure.savefig(file, dpi=130)
 
 
 def new_axes() -> Axes:

@@ -51,9 +51,8 @@ def calibrate(
 ) -> Calibration:
     """Measure what copies between the tiers cost, with the copier and the ranks of a tensor run.
 
-    A short run of made-up chats on the backend, with copies of 1, 2, 4, ... 256 blocks in between
-    that nobody needs: those are measured, each way, and a line goes through the medians of each
-    (`kvsim.calibration.fit`). After it copies go one way, the other and both at once.
+    A short run of made-up chats, with copies of 1, 2, 4, ... 256 blocks in between: a line goes
+    through the medians of each way (`kvsim.calibration.fit`). Then copies one way, back, and both.
 
     Parameters
     ----------
@@ -75,15 +74,8 @@ def calibrate(
     UserError
         If the file cannot be written.
     """
-    for name, value in (("requests_per_s", requests_per_s), ("lasts_s", lasts_s)):
-        if not 0 < value < inf:
-            raise ConfigError(f"{name} must be a number above 0, not {value!r}")
     config = (config or ReplayConfig(backend="paddle")).with_settings(settings)
-    if config.clock is Clock.VIRTUAL:
-        raise ConfigError(
-            f"backend {config.backend!r} has no time of its own to measure: calibrate one on the"
-            " wall clock, such as 'paddle'"
-        )
+    _check(config, requests_per_s=requests_per_s, lasts_s=lasts_s)
     began = perf_counter()
     with paused_collector():
         pilot = fly(config, requests_per_s=requests_per_s, lasts_s=lasts_s)
@@ -99,6 +91,17 @@ def calibrate(
     if out is not None:
         save_calibration(found, out)
     return found
+
+
+def _check(config: ReplayConfig, **numbers: float) -> None:
+    for name, value in numbers.items():
+        if not 0 < value < inf:
+            raise ConfigError(f"{name} must be a number above 0, not {value!r}")
+    if config.clock is Clock.VIRTUAL:
+        raise ConfigError(
+            f"backend {config.backend!r} has no time of its own to measure: calibrate one on the"
+            " wall clock, such as 'paddle'"
+        )
 
 
 def _conditions(config: ReplayConfig, pilot: Pilot) -> Conditions:

@@ -17,14 +17,13 @@ from kvsim.backends.setup import ForwardTime
 from kvsim.building import build_core
 from kvsim.calibration.drive import drive
 from kvsim.calibration.probe import MOST_BLOCKS, Prober
-from kvsim.core.attempt import BlockLayout
 from kvsim.core.engine import run
 from kvsim.core.ops import Completion, Forward, Outcome
 from kvsim.cost import prefill_attention_tokens
 from kvsim.errors import UserError
 from kvsim.execution import Job
 from kvsim.policies import policy_factory
-from kvsim.sizing import resolve
+from kvsim.sizing import resolve, tight_tiers
 from kvsim.trace import scale_time, synthesize
 
 if TYPE_CHECKING:
@@ -159,12 +158,10 @@ def fly(config: ReplayConfig, *, requests_per_s: float, lasts_s: float) -> Pilot
 
 
 def _pilot_config(config: ReplayConfig, trace: Trace, scale: float) -> ReplayConfig:
-    num_unique = len({key for request in trace.requests for key in request.block_keys})
-    longest = max(BlockLayout(each, trace.block_size).num_most_blocks for each in trace.requests)
-    return replace(
+    unsized = replace(
         config,
-        gpu_blocks=max(num_unique // 20, 2 * (longest + config.decode_reserve_blocks)),
-        cpu_blocks=num_unique * 3 // 20,
+        gpu_blocks=None,
+        cpu_blocks=None,
         gpu_gib=None,
         cpu_gib=None,
         swap_batch_blocks=None,
@@ -178,3 +175,4 @@ def _pilot_config(config: ReplayConfig, trace: Trace, scale: float) -> ReplayCon
         time_scale=scale,
         forward=ForwardTime.COST.value,
     )
+    return tight_tiers(unsized, trace)

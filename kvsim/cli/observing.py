@@ -106,13 +106,11 @@ def attribution_of(result: ReplayResult) -> TimedAttribution:
 
 def _save_attribution(found: TimedAttribution, folder: str) -> None:
     """Write misses.parquet and misses.png into the folder of a result."""
-    from kvsim.analysis.plots import new_figure
+    from kvsim.analysis.plots import save_plot
     from kvsim.saving import new_files
 
     with new_files(folder, last="misses.parquet") as made:
-        figure = new_figure()
-        found.plot(ax=figure.add_subplot())
-        figure.savefig(made / "misses.png", dpi=130)
+        save_plot(made / "misses.png", found.plot)
         found.frame.to_parquet(made / "misses.parquet", index=False)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from kvsim.cli.observing import add_perfetto_argument
 from kvsim.cli.replay import OPTIONS, add_options
 from kvsim.errors import UserError
 
@@ -48,6 +50,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="NAME=A,B,...",
         help="vary link (GB/s), token_budget or layers instead, both ways of sending",
     )
+    add_perfetto_argument(parser)
     add_options(parser, "split", SPLIT_OPTIONS)
     for group, options in OPTIONS.items():
         wanted = {name: each for name, each in options.items() if name not in _LEFT_OUT}
@@ -57,19 +60,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace) -> int:
     """Run, save, print; return the exit code."""
     from kvsim.cli.terminal import progress_bar, show_facts
-    from kvsim.saving import check_folder
+    from kvsim.saving import check_file, check_folder
     from kvsim.splitting import split
 
     if arguments.out is not None:
         check_folder(arguments.out)  # better now than after an hour
+    if arguments.perfetto is not None:
+        check_file(arguments.perfetto)
     names = [*SPLIT_OPTIONS, *(name for options in OPTIONS.values() for name in options)]
     settings: dict[str, Any] = {name: getattr(arguments, name, None) for name in names}
     if arguments.sweep is not None:
         return _sweep(arguments, settings)
     with progress_bar("split") as progress:
-        result = split(arguments.trace, config=arguments.config, progress=progress, **settings)
+        result = split(
+            arguments.trace,
+            config=arguments.config,
+            events=arguments.perfetto is not None,
+            progress=progress,
+            **settings,
+        )
     if arguments.out is not None:
         result.save(arguments.out)
+    if arguments.perfetto is not None:
+        result.perfetto(arguments.perfetto)
     if arguments.json:
         print(result.to_json())
     else:
@@ -83,6 +96,8 @@ def _sweep(arguments: Namespace, settings: dict[str, Any]) -> int:
     from kvsim.cli.terminal import progress_bar, show_tables
     from kvsim.splitting import split_sweep
 
+    if arguments.perfetto is not None:
+        raise UserError("--perfetto is of one run, and --sweep makes many: leave one of them out")
     over, values = _parsed(arguments.sweep)
     send = settings.pop("send", None)
     sends = ("layerwise", "at_end") if send is None else (str(send),)
@@ -128,14 +143,11 @@ def _parsed(text: str) -> tuple[str, list[float]]:
 
 
 def _save(frame: pd.DataFrame, over: str, arguments: Namespace) -> None:
-    from kvsim.analysis.plots import new_figure
+    from kvsim.analysis.plots import save_plot
     from kvsim.saving import new_files
     from kvsim.splitting.plots import plot_sweep
 
     with new_files(arguments.out, last="sweep.parquet") as folder:
-        figure = new_figure()
-        plot_sweep(
-            frame, over=over, caption=f"trace {Path(arguments.trace).name}", ax=figure.add_subplot()
-        )
-        figure.savefig(folder / "sweep.png", dpi=130)
+        caption = f"trace {Path(arguments.trace).name}"
+        save_plot(folder / "sweep.png", partial(plot_sweep, frame, over=over, caption=caption))
         frame.to_parquet(folder / "sweep.parquet", index=False)

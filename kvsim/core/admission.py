@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeAlias
 
+from kvsim.core.counts import has_evictable, num_evictable, num_leaving_for_good
 from kvsim.core.ports import RemoveReason
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 
@@ -123,11 +124,11 @@ class Admitter:
         own_leaving = states.count(LEAVING)
         shortfall = num_needed - len(gpu.pool.free) - gpu.copies.num_in[LEAVING] + own_leaving
         if gpu.pool.retiring:
-            shortfall += cache.num_leaving_for_good(path)
+            shortfall += num_leaving_for_good(cache, path)
         if shortfall <= 0:
             return Deferred()
-        if not cache.has_evictable(shortfall, path):
-            return Blocked(shortfall_blocks=shortfall - cache.num_evictable(path))
+        if not has_evictable(cache, shortfall, path):
+            return Blocked(shortfall_blocks=shortfall - num_evictable(cache, path))
         guards = path[-1:]
         if own_leaving or ABSENT in states:
             # What no child in the same tier protects must be held by hand meanwhile.
@@ -167,7 +168,7 @@ class Admitter:
     def _num_coming(self, path: list[NodeId]) -> int:
         gpu = self._cache.gpu
         coming = len(gpu.pool.free) + gpu.copies.num_in[LEAVING]
-        return coming - self._cache.num_leaving_for_good(path)
+        return coming - num_leaving_for_good(self._cache, path)
 
     def fetch(
         self, attempt: Attempt, path: list[NodeId], states: bytes, info: AccessInfo, now: int

@@ -75,20 +75,20 @@ class CacheState:
         new_policy: Callable[[TierIndex, int, PrefixTree], EvictionPolicy],
         sink: EventSink | None,
     ) -> None:
+        is_inclusive = config.tier_inclusion is TierInclusion.INCLUSIVE
         capacities = [n for i, n in enumerate(config.tier_blocks) if n or not i]
         # Every node has a copy in some tier, and a copy has a block of its own.
         num_nodes = sum(capacities) + 1
         self.config = config
         self.sink = sink
         self.tree = PrefixTree(num_nodes)
-        is_inclusive = config.tier_inclusion is TierInclusion.INCLUSIVE
         self.tiers = [
             Tier(
                 i,
                 n,
                 num_nodes,
                 new_policy(i, n, self.tree),
-                forgets_reads=bool(i) and not is_inclusive,
+                forgets_reads=i > 0 and not is_inclusive,
             )
             for i, n in enumerate(capacities)
         ]
@@ -100,17 +100,7 @@ class CacheState:
         self.is_inclusive = is_inclusive and bool(self.below)
         self.hits_to_write_through = config.hits_to_write_through if self.below else None
         self.num_hits_of = [0] * num_nodes if self.hits_to_write_through else []
-        # Victims leave for the tier below where there is one; from the last of two they go. Of
-        # three, a block of the last may have children in the second, which must go before it.
-        last = self.tiers[-1] if len(self.tiers) < 3 else None
-        self.peels: list[Peel] = [
-            partial(
-                tier.copies.peel,
-                self.tree.parent,
-                CopyEvent.DROP if tier is last else CopyEvent.LEAVE,
-            )
-            for tier in self.tiers
-        ]
+        self.peels = self._new_peels()
         self.live: dict[RequestId, Attempt] = {}
         self.transfers: dict[OpId, OpenTransfer] = {}
         self.forwards: dict[OpId, OpenForward] = {}
@@ -122,6 +112,22 @@ class CacheState:
         self.prefix_pins: dict[BlockKey, PinnedPrefix] = {}
         self.weight_version = 0
         self.retired_from: Tier | None = None
+
+    def _new_peels(self) -> list[Peel]:
+        """Return what policies take their victims with, by tier.
+
+        Victims leave for the tier below where there is one; from the last of two they go. Of
+        three, a block of the last may have children in the second, which must go before it.
+        """
+        last = self.tiers[-1] if len(self.tiers) < 3 else None
+        return [
+            partial(
+                tier.copies.peel,
+                self.tree.parent,
+                CopyEvent.DROP if tier is last else CopyEvent.LEAVE,
+            )
+            for tier in self.tiers
+        ]
 
     # -- what keeps a copy where it is
 
@@ -297,56 +303,6 @@ class CacheState:
             return
         if not any(tier.copies.state[node] for tier in self.tiers):
             self.forget([node])
-
-    # -- counts
-
-    def has_evictable(self, n: int, path: Sequence[NodeId]) -> bool:
-        """Whether eviction can free `n` GPU blocks in the end without touching `path`.
-
-        Shared blocks make the lengths of the live paths add up to more than they hold, so the
-        quick answer is a lower bound; only where that is not enough are they counted.
-        """
-        num_in = self.gpu.copies.num_in
-        quick = num_in[READY] - self.num_path_blocks - len(path) - len(self.tree.detached)
-        quick -= len(self.gpu.pool.retiring)
-        if quick >= n and not (self.transfers or self.forwards or self.prefix_pins):
-            return True
-        return quick >= n + self._num_op_pinned() or self.num_evictable(path) >= n
-
-    def num_evictable(self, path: Sequence[NodeId] = ()) -> int:
-        """Count the GPU blocks that eviction can free in the end: READY, attached, held by nobody.
-
-        `path` counts as held. A copy hit again on its way down keeps its ancestors too until that
-        op settles; these few are counted as evictable. A retiring block is freed for nobody.
-        """
-        held = set(path).union(self.tree.detached, *(a.path for a in self.live.values()))
-        for node in self._op_pins():
-            held.update(self.tree.path_to(node))
-        state, retiring = self.gpu.copies.state, self.gpu.pool.retiring
-        if retiring:
-            block = self.gpu.copies.block
-            held.update(v for v in self.tree.index.values() if state[v] and block[v] in retiring)
-        num_held = bytes(map(state.__getitem__, held)).count(READY)
-        return self.gpu.copies.num_in[READY] - num_held
-
-    def num_leaving_for_good(self, path: Sequence[NodeId]) -> int:
-        """Count the GPU blocks, not of `path`, that come free for nobody as they are retiring."""
-        retiring = self.gpu.pool.retiring
-        if not retiring:
-            return 0
-        state, block = self.gpu.copies.state, self.gpu.copies.block
-        leaving = {v for each in self.transfers.values() for v in each.nodes if state[v] == LEAVING}
-        return sum(block[node] in retiring for node in leaving.difference(path))
-
-    def _num_op_pinned(self) -> int:
-        """Bound how many nodes are held by what is no attempt: ops, and pins of prefixes."""
-        return sum(len(self.tree.path_to(node)) for node in self._op_pins())
-
-    def _op_pins(self) -> list[NodeId]:
-        pins = [node for transfer in self.transfers.values() for node in transfer.pins]
-        pins += [node for forward in self.forwards.values() for node in forward.pins]
-        pins += [node for prefix in self.prefix_pins.values() for node in prefix.held]
-        return pins
 
     # -- events
 

@@ -73,25 +73,27 @@ class Evictor:
             self._drop_victims(tier, n, now)
             return []
         if tier.drop_next:
-            num_free = len(tier.pool.free)
-            self._drop_rather_than_move(tier, below, n, now)
-            # Where nothing could go, something is held by an open op; then it is still to be done.
-            tier.drop_next = len(tier.pool.free) == num_free
+            self._drop_rather_than_move(tier, below, lambda: self._choose(tier, n, now), now)
             return []
         return self._write_back(tier, below, self._choose(tier, n, now), now)
 
-    def move_out(self, tier: Tier, victims: list[NodeId], now: int) -> list[Transfer]:
-        """As `reclaim`, for victims (children first) that the policy has been told are gone."""
+    def move_out(self, tier: Tier, take: Callable[[], list[NodeId]], now: int) -> list[Transfer]:
+        """As `reclaim`, for what `take` returns: victims (children first) the policy knows to go.
+
+        It is called again where something had to go first. After a failed write-back what can go
+        is dropped, and the rest moves.
+        """
         cache = self._cache
         below = tier.below
         cache.retired_from = tier
         ops: list[Transfer] = []
         if below is None:
-            self._drop_chosen(tier, victims)
-        elif tier.drop_next:
-            self._planner.sort_out(tier, victims, 0)
+            self._drop_taken(tier, take())
         else:
-            ops = self._write_back(tier, below, victims, now)
+            if tier.drop_next:
+                self._drop_rather_than_move(tier, below, take, now)
+            if not tier.drop_next and (victims := take()):
+                ops = self._write_back(tier, below, victims, now)
         cache.retired_from = None
         return ops
 
@@ -139,16 +141,22 @@ class Evictor:
         gpu, lower = cache.gpu, cache.lower
         if lower is None or gpu.drop_next:
             return []
-        self._make_room(lower, len(path), path, now)
-        num_slots = len(lower.pool.free)
         state, holds, parent = gpu.copies.state, gpu.copies.holds, cache.tree.parent
+        free: list[NodeId] = []
+        for node in reversed(path):
+            # All but the last have a child, which goes before.
+            if state[node] != READY or holds[node] > bool(free):
+                break
+            free.append(node)
+        num_wanting = sum(not cache.is_below(gpu, node) for node in free)
+        self._make_room(lower, num_wanting, free, now)
+        num_slots = len(lower.pool.free)
         twins: list[NodeId] = []
         demoted: list[NodeId] = []
         above = ROOT
-        for node in reversed(path):
+        for node in free:
             is_twin = cache.is_below(gpu, node)
-            has_room = is_twin or len(demoted) < num_slots
-            if state[node] != READY or holds[node] or not has_room:
+            if not is_twin and len(demoted) == num_slots:
                 break
             gpu.policy.on_remove([node], RemoveReason.SWAPPED)
             gpu.copies.move([node], CopyEvent.LEAVE)
@@ -161,14 +169,20 @@ class Evictor:
             self._planner.drop_twins(gpu, twins, is_told=True)
         return [self._demote(demoted, gpu, lower, now)] if demoted else []
 
-    def _drop_rather_than_move(self, tier: Tier, below: Tier, n: int, now: int) -> None:
-        """Free blocks at once, after a write-back has failed."""
-        num_free = len(tier.pool.free)
-        self._planner.sort_out(tier, self._choose(tier, n, now), 0)
-        if len(tier.pool.free) == num_free:
+    def _drop_rather_than_move(
+        self, tier: Tier, below: Tier, take: Callable[[], list[NodeId]], now: int
+    ) -> None:
+        """Free blocks at once, after a write-back has failed: those of the victims that it takes.
+
+        Where nothing can go, something is held by an open op; then it is still to be done.
+        """
+        num_owned = tier.pool.num_owned
+        self._planner.sort_out(tier, take(), 0)
+        if tier.pool.num_owned == num_owned:
             # All victims have descendants below, which must go first.
             self._drop_victims(below, below.pool.capacity, now)
-            self._planner.sort_out(tier, self._choose(tier, n, now), 0)
+            self._planner.sort_out(tier, take(), 0)
+        tier.drop_next = tier.pool.num_owned == num_owned
 
     def issue(
         self,
@@ -254,7 +268,9 @@ class Evictor:
 
     def _drop_victims(self, tier: Tier, n: int, now: int) -> None:
         """Drop up to `n` evictable blocks of a tier, and what would be out of reach below them."""
-        victims = self._choose(tier, n, now)
+        self._drop_taken(tier, self._choose(tier, n, now))
+
+    def _drop_taken(self, tier: Tier, victims: list[NodeId]) -> None:
         if not victims:
             return
         if len(self._cache.tiers) < 3:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kvsim.core.residency import READY
-from kvsim.events import RequestAdmitted
+from kvsim.events import AttemptEnded, EndReason, RequestAdmitted
 
 if TYPE_CHECKING:
     from kvsim.core.attempt import Attempt
@@ -38,7 +38,30 @@ def emit_admitted(
     )
 
 
-def leave_to_ops(cache: CacheState, attempt: Attempt) -> None:
+def emit_ended(cache: CacheState, attempt: Attempt, reason: EndReason, now: int) -> None:
+    """Report the end of an attempt."""
+    if cache.sink is not None:
+        request_id, number = attempt.request.request_id, attempt.number
+        ended = AttemptEnded(at=now, request_id=request_id, attempt=number, reason=reason)
+        cache.sink.emit(ended)
+
+
+def let_go(cache: CacheState, attempt: Attempt) -> None:
+    """Take back the references of an attempt that ends; policies hear of it first."""
+    path = attempt.path
+    if attempt.info is not None and not attempt.is_cut_off:
+        cache.gpu.policy.on_release(path, attempt.info)
+        if cache.is_inclusive:
+            _release_below(cache, path, attempt.info)
+    if attempt.own_transfers:
+        _leave_to_ops(cache, attempt)
+    cache.unpin(path[-1])
+    if attempt.is_cut_off:
+        for node in path[-2::-1]:
+            cache.unpin(node)
+
+
+def _leave_to_ops(cache: CacheState, attempt: Attempt) -> None:
     """Let the attempt's own open copies keep a reference on what they write."""
     for op_id in attempt.own_transfers:
         transfer = cache.transfers.get(op_id)
@@ -63,7 +86,7 @@ def keep_reading(cache: CacheState, path: list[NodeId], op_id: OpId) -> None:
                 return
 
 
-def release_below(cache: CacheState, path: list[NodeId], info: AccessInfo) -> None:
+def _release_below(cache: CacheState, path: list[NodeId], info: AccessInfo) -> None:
     """Tell the policies of inclusive tiers below what an attempt lets go of."""
     for tier in cache.below:
         state = tier.copies.state

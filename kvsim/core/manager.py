@@ -13,26 +13,28 @@ from kvsim.core.admission import (
     Blocked,
     Deferred,
 )
+from kvsim.core.ahead import Ahead
 from kvsim.core.cache import CacheState, OpenForward
 from kvsim.core.check import check_cache
+from kvsim.core.contexts import PolicyContexts
+from kvsim.core.counts import num_evictable
 from kvsim.core.eviction import Evictor
 from kvsim.core.filling import Filler
 from kvsim.core.holding import (
     emit_admitted,
+    emit_ended,
     keep_reading,
-    leave_to_ops,
-    release_below,
+    let_go,
     tiers_of,
 )
 from kvsim.core.loans import Loans
 from kvsim.core.ops import OpIds
-from kvsim.core.ports import PolicyContext
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING
 from kvsim.core.retention import access_info
 from kvsim.core.settlement import Settler
 from kvsim.core.upkeep import Upkeep
 from kvsim.errors import MisuseError
-from kvsim.events import AttemptEnded, EndReason, RequestGrown
+from kvsim.events import EndReason, RequestGrown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     from kvsim.config import CacheConfig
     from kvsim.core.attempt import Attempt
     from kvsim.core.ops import Answer, Transfer
-    from kvsim.core.ports import EventSink, EvictionPolicy
+    from kvsim.core.ports import EventSink, EvictionPolicy, PolicyContext
     from kvsim.core.tree import PrefixTree
     from kvsim.types import BlockKey, OpId, Rng, TierIndex
 
@@ -93,22 +95,14 @@ class CacheManager:
         sink: EventSink | None = None,
         new_op_id: Callable[[], OpId] | None = None,
     ) -> None:
-        shared: dict[str, object] = {}
-        listeners: list[list[Callable[[int, int], None]]] = []
+        contexts = PolicyContexts(
+            rng=rng,
+            recompute_ns=recompute_ns,
+            is_inclusive=config.tier_inclusion is TierInclusion.INCLUSIVE,
+        )
 
         def build(tier: TierIndex, capacity: int, tree: PrefixTree) -> EvictionPolicy:
-            context = PolicyContext(
-                tier=tier,
-                capacity_blocks=capacity,
-                num_nodes=tree.num_nodes,
-                key_of=tree.key_of,
-                rng=rng,
-                recompute_ns=recompute_ns,
-                shared=shared,
-                is_inclusive=config.tier_inclusion is TierInclusion.INCLUSIVE,
-            )
-            listeners.append(context.on_resize)
-            return new_policy(context)
+            return new_policy(contexts.new(tier, capacity, tree))
 
         self.config = config
         self._shares_in_flight = config.share_in_flight
@@ -121,20 +115,15 @@ class CacheManager:
             timeout_ns=transfer_timeout_ns,
         )
         self._settler = Settler(self._cache, self.release)
-        self.upkeep = upkeep = Upkeep(self._cache, self._evictor, listeners)
+        self.upkeep = upkeep = Upkeep(self._cache, self._evictor, contexts.listeners)
         self._admitter = Admitter(self._cache, self._evictor, upkeep, config.swap_batch)
         self._filler = Filler(self._cache)
         self.loans = Loans(self._cache, self._filler)
         self.pin_prefix, self.unpin_prefix = upkeep.pin_prefix, upkeep.unpin_prefix
         self.evict, self.flush, self.resize = upkeep.evict, upkeep.flush, upkeep.resize
         self.bump_weight_version = upkeep.bump_weight_version
-        self._swap_batch = config.swap_batch
         self._writes_through = self._cache.hits_to_write_through is not None
-        self._low_watermarks = [
-            (tier, config.low_watermark_of(tier.index))
-            for tier in self._cache.tiers
-            if tier.below is not None and not self._writes_through
-        ]
+        self._ahead = Ahead(self._cache, self._evictor, config)
 
     # -- queries
 
@@ -175,7 +164,7 @@ class CacheManager:
     @property
     def num_evictable_blocks(self) -> int:
         """GPU blocks that eviction can free, now or after their descendants."""
-        return self._cache.num_evictable()
+        return num_evictable(self._cache)
 
     def is_open(self, op_id: OpId) -> bool:
         """Whether a Transfer or Forward has not settled."""
@@ -207,12 +196,11 @@ class CacheManager:
             If the attempt, or another one of its request, holds blocks already.
         """
         cache = self._cache
-        gpu = cache.gpu
+        gpu, state = cache.gpu, cache.gpu.copies.state
         request_id = attempt.request.request_id
         if attempt.is_admitted or request_id in cache.live:
             raise MisuseError(f"request {request_id} is admitted already")
         path = cache.tree.match(attempt.keys)
-        state = gpu.copies.state
         states = bytes([state[node] for node in path])
         if attempt.no_reload or not self._shares_in_flight:
             path, states = self._admitter.usable(attempt, path, states)
@@ -352,21 +340,9 @@ class CacheManager:
             keep_reading(cache, path, held_by)
         attempt.duplicates.clear()
         if path:
-            if attempt.info is not None and not attempt.is_cut_off:
-                cache.gpu.policy.on_release(path, attempt.info)
-                if cache.is_inclusive:
-                    release_below(cache, path, attempt.info)
-            if attempt.own_transfers:
-                leave_to_ops(cache, attempt)
-            cache.unpin(path[-1])
-            if attempt.is_cut_off:
-                for node in path[-2::-1]:
-                    cache.unpin(node)
+            let_go(cache, attempt)
         attempt.path, attempt.table, attempt.after = [], [], ()
-        if cache.sink is not None:
-            request_id, number = attempt.request.request_id, attempt.number
-            ended = AttemptEnded(at=now, request_id=request_id, attempt=number, reason=reason)
-            cache.sink.emit(ended)
+        emit_ended(cache, attempt, reason, now)
 
     def settle(self, answer: Answer) -> list[Attempt]:
         """Take the answer to an op; return attempts that cannot go on and were released."""
@@ -404,21 +380,11 @@ class CacheManager:
         ops = self.write_through(now)
         if self.upkeep.is_retiring:
             ops = (*ops, *self.upkeep.retire(now))
-        for tier, mark in self._low_watermarks:
-            missing = mark - len(tier.pool.free) - tier.copies.num_in[LEAVING]
-            if missing > 0:
-                n = max(self._swap_batch, missing) if tier.index else self._swap_batch
-                ops = (*ops, *self._evictor.reclaim(n, now, tier=tier))
-        return ops
+        return (*ops, *self._ahead.keep_low_watermark(now))
 
     def make_room_below(self, num_blocks: int, now: int) -> tuple[Transfer, ...]:
         """Write back from tiers between two others until `num_blocks` will be free in each."""
-        ops: tuple[Transfer, ...] = ()
-        for tier, _ in self._low_watermarks[1:]:
-            missing = num_blocks - len(tier.pool.free) - tier.copies.num_in[LEAVING]
-            if missing > 0:
-                ops = (*ops, *self._evictor.reclaim(missing, now, tier=tier))
-        return ops
+        return tuple(self._ahead.make_room_below(num_blocks, now))
 
     def _require_live(self, attempt: Attempt) -> None:
         if self._cache.live.get(attempt.request.request_id) is not attempt:

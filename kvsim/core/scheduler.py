@@ -247,11 +247,8 @@ class Scheduler:
                 self._stuck_version = manager.version
                 return
             waiting.popleft()
-            attempt = sequence.admitted
-            if (
-                attempt.after
-                and self._config.swap_in is SwapIn.WAIT
-                and any(op != draft.op_id and manager.is_open(op) for op in attempt.after)
+            if self._config.swap_in is SwapIn.WAIT and any(
+                op != draft.op_id and manager.is_open(op) for op in sequence.admitted.after
             ):
                 sequence.status = Status.LOADING
                 self._num_loading += 1

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvsim.core.downward import (
+    arrived_below,
+    attached_of,
+    drop_superseded,
+    failed_below,
+    finish_reads,
+)
 from kvsim.core.ops import Completion, Outcome
 from kvsim.core.ports import RemoveReason
 from kvsim.core.residency import ABSENT, READY, CopyEvent
 from kvsim.errors import MisuseError
-from kvsim.events import EndReason, OpAnswered, RemoveCause
+from kvsim.events import EndReason, OpAnswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,7 +102,7 @@ class Settler:
         for _, nodes in forward.fills:
             gpu.copies.move(nodes, CopyEvent.WRITTEN)
             if cache.sink is not None:
-                cache.emit_stored(gpu, self._attached(nodes))
+                cache.emit_stored(gpu, attached_of(cache, nodes))
             if cache.tree.detached:
                 self._reap_detached(nodes)
             if cache.hits_to_write_through is not None:
@@ -112,7 +119,7 @@ class Settler:
         if forward.supersedes:
             for _, nodes in forward.fills:
                 for node in nodes:
-                    self._drop_superseded(node)
+                    drop_superseded(cache, node)
 
     def _let_go(self, nodes: list[NodeId]) -> None:
         """Make evictable, deepest first, what nobody holds of blocks that have just come."""
@@ -147,7 +154,7 @@ class Settler:
             if goes_up:
                 self._arrived_above(transfer, op_id)
             else:
-                self._arrived_below(transfer)
+                arrived_below(cache, transfer)
             return []
         if goes_up and any(op_id in forward.after for forward in cache.forwards.values()):
             cache.postponed.append(answer)
@@ -159,7 +166,7 @@ class Settler:
             del cache.transfers[op_id]
         if goes_up:
             return self._failed_above(answer, transfer, timed_out=timed_out)
-        self._failed_below(answer, transfer, timed_out=timed_out)
+        failed_below(cache, answer, transfer, timed_out=timed_out)
         return []
 
     def _arrived_above(self, transfer: OpenTransfer, op_id: OpId) -> None:
@@ -167,7 +174,7 @@ class Settler:
         gpu, source = cache.gpu, cache.tiers[transfer.source]
         nodes = transfer.nodes
         gpu.copies.move(nodes, CopyEvent.WRITTEN)
-        attached = self._attached(nodes)
+        attached = attached_of(cache, nodes)
         if cache.sink is not None:
             cache.emit_stored(gpu, attached)
         for node in nodes:
@@ -175,7 +182,7 @@ class Settler:
                 del cache.incoming_by[node]
         # Deepest first: a policy sees a leaf become evictable before its parent.
         backwards = nodes[::-1]
-        self._finish_reads(source, backwards)
+        finish_reads(cache, source, backwards)
         if cache.hits_to_write_through is not None:
             cache.note_due(gpu, nodes)  # the tiers between had no copy
         holds = gpu.copies.holds
@@ -199,143 +206,8 @@ class Settler:
             cache.unpin(node)
         self._lose(gpu, nodes, answer.op_id, timed_out=timed_out)
         if not timed_out:
-            self._finish_reads(source, nodes[::-1])
+            finish_reads(cache, source, nodes[::-1])
         return ended
-
-    def _finish_reads(self, source: Tier, nodes: list[NodeId]) -> None:
-        """Settle the sources of an op, deepest first where they are below the GPU.
-
-        Exclusive tiers: what is above now is not kept below. What did not get there is the lower
-        policy's again.
-        """
-        cache = self._cache
-        if not source.forgets_reads:
-            for node in nodes:
-                cache.end_read(source, node)
-            return
-        above, reads = cache.gpu.copies.state, source.reads
-        promoted = [node for node in nodes if reads[node] == 1 and above[node] == READY]
-        if promoted:
-            if cache.sink is not None:
-                cache.emit_removed(source, self._attached(promoted), RemoveCause.PROMOTED)
-                self._emit_detached_freed(source, promoted)
-            cache.drop(source, promoted, CopyEvent.DROP)
-        for node in nodes:
-            if (
-                source.copies.state[node] == READY
-                and reads[node] == 1
-                and node not in cache.tree.detached
-            ):
-                source.policy.on_insert([node], 0, None)
-            cache.end_read(source, node)
-
-    def _arrived_below(self, transfer: OpenTransfer) -> None:
-        cache = self._cache
-        source, target = cache.tiers[transfer.source], cache.tiers[transfer.target]
-        nodes = transfer.nodes
-        moved, source_ids = nodes, transfer.source_ids
-        rescued: list[NodeId] = []
-        if cache.num_rescued:
-            state = source.copies.state
-            rescued = [node for node in nodes if state[node] == READY]
-            moved = [node for node in nodes if state[node] != READY]
-            source_ids = source.copies.blocks_of(moved)
-        source.copies.move_down(target.copies, moved)
-        attached = self._attached(moved)
-        if cache.sink is not None:
-            cache.emit_stored(target, attached[::-1])
-            cache.emit_removed(source, attached, RemoveCause.DEMOTED)
-            self._emit_detached_freed(source, moved)
-        source.pool.give_dropped(source_ids)
-        target.policy.on_insert(attached, 0, None)
-        if rescued:
-            self._keep_above(source, target, rescued)
-        holds = target.copies.holds
-        bare = [node for node in moved if not holds[node]]
-        for node in bare:
-            if target.copies.state[node] == READY:
-                cache.review(target, node)
-        if source.forgets_reads:
-            for node in attached:
-                self._drop_superseded(node)  # computed again above, meanwhile
-        cache.note_due(target, attached[::-1])
-
-    def _keep_above(self, source: Tier, target: Tier, rescued: list[NodeId]) -> None:
-        """Keep the old copies: hit again on their way down, or written through.
-
-        The new ones go where tiers are exclusive.
-        """
-        cache = self._cache
-        cache.num_rescued -= len(rescued)
-        target.copies.move(rescued, CopyEvent.WRITTEN)
-        if cache.is_inclusive:
-            self._keep_both(source, target, rescued)
-            return
-        for node in reversed(rescued):
-            cache.emit_freed(target, target.copies.blocks_of([node]))
-            cache.drop(target, [node], CopyEvent.DROP)
-        self._finish_reads(source, rescued if source.forgets_reads else rescued[::-1])
-
-    def _keep_both(self, source: Tier, target: Tier, nodes: list[NodeId]) -> None:
-        """Let copies stay that were copied down."""
-        cache = self._cache
-        attached = self._attached(nodes)
-        cache.emit_stored(target, attached[::-1])
-        target.policy.on_insert(attached, 0, None)
-        for node in nodes:
-            if not target.copies.holds[node]:
-                cache.review(target, node)
-            cache.end_read(source, node)
-        cache.note_due(target, attached[::-1])
-
-    def _failed_below(self, answer: Completion, transfer: OpenTransfer, *, timed_out: bool) -> None:
-        cache = self._cache
-        source, target = cache.tiers[transfer.source], cache.tiers[transfer.target]
-        nodes = transfer.nodes
-        source.drop_next |= transfer.releases_source
-        state = source.copies.state
-        rescued = [node for node in nodes if state[node] == READY]
-        leaving = [node for node in nodes if state[node] != READY]
-        self._lose_below(target, nodes, answer.op_id, timed_out=timed_out)
-        source.copies.move(leaving, CopyEvent.RESCUE)
-        cache.emit_kept(source, self._attached(leaving))
-        # Ancestors first: a block may stay only under a parent that does.
-        for node in reversed(leaving):
-            parent = cache.tree.parent[node]
-            cache.hold(source, parent)
-            if node not in cache.tree.detached and not source.forgets_reads:
-                source.policy.on_insert([node], 0, None)
-            cache.start_read(source, node)
-        if not timed_out:
-            cache.num_rescued -= len(rescued)
-            self._finish_reads(source, nodes)
-        else:
-            cache.num_rescued += len(leaving)
-        if source is not cache.gpu:
-            return
-        for node in reversed(leaving):
-            parent = cache.tree.parent[node]
-            if (
-                state[node] == READY
-                and node not in cache.tree.detached
-                and not cache.is_on_gpu(parent)
-            ):
-                cache.detach(node)
-
-    def _lose_below(
-        self, target: Tier, nodes: list[NodeId], op_id: OpId, *, timed_out: bool
-    ) -> None:
-        cache = self._cache
-        if not timed_out:
-            cache.emit_freed(target, target.copies.blocks_of(nodes))
-            cache.drop(target, nodes, CopyEvent.LOST)
-            return
-        block_ids = target.copies.blocks_of(nodes)
-        target.copies.move(nodes, CopyEvent.TIMED_OUT)
-        target.pool.quarantine(op_id, block_ids)
-        cache.emit_quarantined(op_id, target, block_ids)
-        for node in nodes:
-            cache.unhold(target, cache.tree.parent[node])
 
     # -- both
 
@@ -357,10 +229,10 @@ class Settler:
         del cache.transfers[answer.op_id]
         source = cache.tiers[transfer.source]
         if transfer.target < transfer.source:
-            self._finish_reads(source, transfer.nodes[::-1])
+            finish_reads(cache, source, transfer.nodes[::-1])
         else:
             cache.num_rescued -= len(transfer.nodes)
-            self._finish_reads(source, transfer.nodes)
+            finish_reads(cache, source, transfer.nodes)
 
     def _end_dependants(self, lost: list[NodeId], now: int) -> list[Attempt]:
         """End every attempt whose path goes through a block that will not come."""
@@ -373,7 +245,7 @@ class Settler:
     def _lose(self, gpu: Tier, nodes: list[NodeId], op_id: OpId, *, timed_out: bool) -> None:
         """GPU copies that will not be written: their nodes go unless they have another copy."""
         cache = self._cache
-        attached = self._attached(nodes)
+        attached = attached_of(cache, nodes)
         if attached:
             gpu.policy.on_remove(attached, RemoveReason.DETACHED)
         for node in reversed(nodes):
@@ -413,26 +285,3 @@ class Settler:
         for node in reversed(nodes):
             if node in self._cache.tree.detached:
                 self._cache.reap(node)
-
-    def _drop_superseded(self, node: NodeId) -> None:
-        """Drop what is below of a block that was computed again above, if that is too many."""
-        cache = self._cache
-        if cache.gpu.copies.state[node] != READY or cache.is_inclusive:
-            return
-        for lower in cache.below:
-            if lower.copies.state[node] == READY and node not in lower.reads:
-                if node not in cache.tree.detached:
-                    lower.policy.on_remove([node], RemoveReason.PROMOTED)
-                    cache.emit_removed(lower, [node], RemoveCause.SUPERSEDED)
-                self._emit_detached_freed(lower, [node])
-                cache.drop(lower, [node], CopyEvent.DROP)
-
-    def _emit_detached_freed(self, tier: Tier, nodes: list[NodeId]) -> None:
-        """Report those of the copies that go whose nodes are detached: nobody could read them."""
-        if detached := [node for node in nodes if node in self._cache.tree.detached]:
-            self._cache.emit_freed(tier, tier.copies.blocks_of(detached))
-
-    def _attached(self, nodes: list[NodeId]) -> list[NodeId]:
-        if not self._cache.tree.detached:
-            return nodes
-        return [node for node in nodes if node not in self._cache.tree.detached]

@@ -49,7 +49,12 @@ class BlockPool:
     @property
     def num_held(self) -> int:
         """Blocks that have an owner, the retiring ones not counted."""
-        return self.capacity - len(self.free) - self.num_quarantined - len(self.retiring)
+        return self.num_owned - len(self.retiring)
+
+    @property
+    def num_owned(self) -> int:
+        """Blocks that have an owner, retiring or not."""
+        return self.capacity - len(self.free) - self.num_quarantined
 
     def take(self, n: int) -> list[BlockId]:
         """Hand out `n` free blocks.
@@ -96,8 +101,7 @@ class BlockPool:
 
     def quarantine(self, op_id: OpId, block_ids: Sequence[BlockId]) -> None:
         """Set held blocks aside until `unquarantine(op_id)`."""
-        num_owned = self.num_held + len(self.retiring)
-        if len(block_ids) > num_owned or len(set(block_ids)) != len(block_ids):
+        if len(block_ids) > self.num_owned or len(set(block_ids)) != len(block_ids):
             self._refuse(block_ids)
         self.retiring.difference_update(block_ids)
         self._quarantined.setdefault(op_id, []).extend(block_ids)

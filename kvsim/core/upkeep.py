@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -315,8 +316,8 @@ class Upkeep:
             return []
         ops: list[Transfer] = []
         for tier in reversed(cache.tiers):
-            if tier.pool.retiring and (victims := self._take_retiring(tier)):
-                ops += self._evictor.move_out(tier, victims, now)
+            if tier.pool.retiring:
+                ops += self._evictor.move_out(tier, partial(self._take_retiring, tier), now)
         self._seen_version = cache.version
         return ops
 

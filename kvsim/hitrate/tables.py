@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvsim.analysis.metrics import DEFINITIONS
 from kvsim.errors import UnknownNameError
+from kvsim.html import html_notes, html_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,20 +59,8 @@ def html_table(
     title: str, head: Sequence[str], rows: Iterable[Sequence[str]], notes: Iterable[str] = ()
 ) -> str:
     """Return a table for a notebook; the first column is a name, the others are numbers."""
-    heads = "".join(f"<th>{escape(name)}</th>" for name in head)
-    body = "".join(
-        "<tr>"
-        + f'<td style="text-align:left">{escape(first)}</td>'
-        + "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in others)
-        + "</tr>"
-        for first, *others in rows
-    )
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
-    return (
-        f"<p><b>{escape(title)}</b></p>"
-        f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        f"{f'<ul>{items}</ul>' if items else ''}"
-    )
+    table = html_rows(rows, head=head)
+    return f"<p><b>{escape(title)}</b></p>{table}{html_notes(notes)}"
 
 
 def percent(rate: float) -> str:

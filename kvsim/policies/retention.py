@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from kvsim.core.ports import AccessInfo, EvictionPolicy, Peel, PolicyContext
     from kvsim.types import BlockKey, NodeId, Request
 
-_STAYS_IN_CACHE = frozenset({RemoveReason.DEMOTED, RemoveReason.PROMOTED})
+# A block that has to leave a tier because that is made smaller goes down like other victims, or is
+# dropped, which is not told: then what it was worth is forgotten when its node is used again.
+_STAYS_IN_CACHE = frozenset(
+    {RemoveReason.DEMOTED, RemoveReason.PROMOTED, RemoveReason.SWAPPED, RemoveReason.RETIRED}
+)
 
 
 def has_retention(requests: Iterable[Request]) -> bool:
@@ -53,7 +57,7 @@ class RetentionPolicy:
 
     __slots__ = (
         "_context", "_inner", "_key_of", "_listed", "_make", "_num_in",
-        "_num_listed", "_over", "_priority", "_worth",
+        "_num_listed", "_over", "_priority", "_stale", "_tiers", "_worth",
     )  # fmt: skip
 
     def __init__(
@@ -72,6 +76,12 @@ class RetentionPolicy:
         # For all tiers, by node: the key, to know one that is used again; priority, and end.
         worth = context.shared.setdefault("retention.worth", {})
         self._worth = cast("dict[NodeId, tuple[BlockKey, int, int]]", worth)
+        self._stale: set[NodeId] = set()
+        """What a request has said something about in another tier."""
+        # A block may be in several tiers: it may go from one of them, or be used in one.
+        tiers = context.shared.setdefault("retention.tiers", [])
+        self._tiers = cast("list[tuple[dict[NodeId, int], set[NodeId]]]", tiers)
+        self._tiers.append((self._priority, self._stale))
         self._policy_of(DEFAULT_PRIORITY)
         context.on_resize.append(self.resize)
 
@@ -128,11 +138,12 @@ class RetentionPolicy:
             priority = self._priority.pop(node)
             self._unlist(node, priority)
             self._num_in[priority] -= 1
-            if reason not in _STAYS_IN_CACHE:
+            if reason not in _STAYS_IN_CACHE and not self._is_known(node):
                 self._worth.pop(node, None)
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:
         """Ask the policies, the one of the lowest priority first."""
+        self._catch_up()
         self._let_expire(now)
         victims: list[NodeId] = []
         while len(victims) < n:
@@ -161,6 +172,9 @@ class RetentionPolicy:
         for at, node in enumerate(nodes, depth):
             if retention is not None:
                 self._worth[node] = (key_of[node], *retention.of(at))
+                for known, stale in self._tiers:
+                    if node in known:
+                        stale.add(node)
             elif node in self._worth and self._worth[node][0] != key_of[node]:
                 del self._worth[node]
             self._watch(node)
@@ -183,8 +197,22 @@ class RetentionPolicy:
             worth = self._worth.get(node)
             if worth is not None and worth[2] == at:
                 del self._worth[node]
-            if self._priority.get(node, self._worth_of(node)) != self._worth_of(node):
-                self._change(node, self._worth_of(node), 0, None)
+            self._follow(node)
+
+    def _catch_up(self) -> None:
+        """Let blocks have the priority that they were given in another tier."""
+        for node in sorted(self._stale):
+            self._follow(node)
+            self._watch(node)
+        self._stale.clear()
+
+    def _follow(self, node: NodeId) -> None:
+        """Move a block that is here to the policy of what it is worth now."""
+        if self._priority.get(node, self._worth_of(node)) != self._worth_of(node):
+            self._change(node, self._worth_of(node), 0, None)
+
+    def _is_known(self, node: NodeId) -> bool:
+        return any(node in known for known, _ in self._tiers)
 
     # -- which policy has a block
 

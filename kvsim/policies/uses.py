@@ -14,7 +14,11 @@ if TYPE_CHECKING:
     from kvsim.types import BlockKey, NodeId
 
 
-_MOVES: Final = frozenset({RemoveReason.DEMOTED, RemoveReason.PROMOTED, RemoveReason.SWAPPED})
+# What is retired goes down like other victims. Where it is dropped instead, which is not told, its
+# record stays: one for each block that a tier was made smaller by, at most.
+_MOVES: Final = frozenset(
+    {RemoveReason.DEMOTED, RemoveReason.PROMOTED, RemoveReason.SWAPPED, RemoveReason.RETIRED}
+)
 
 
 class Uses:

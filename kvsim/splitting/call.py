@@ -7,7 +7,6 @@ from dataclasses import fields, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from kvsim.analysis.records import EventLog
 from kvsim.api import read_config, read_trace
 from kvsim.backends.setup import Clock
 from kvsim.custom_policy import find_policy
@@ -49,7 +48,8 @@ def split(
     trace, policy, config, progress
         As in `kvsim.replay`; `config` is that of every instance.
     events
-        Whether to keep every decision of all managers.
+        Whether to keep every decision of each instance and the turns of the engine: what
+        `result.events` and `result.perfetto` need.
     settings
         Fields of `SplitSettings` (`prefill=2, decode=2, tp="4:2", link="ib-400g"`) and of
         `ReplayConfig`. Without sizes each instance has 5 % of the trace's blocks on the GPU (at
@@ -75,7 +75,7 @@ def split(
         settings=known,
         trace=annotate_next_use(loaded) if needs_future else loaded,
         new_policy=new_policy,
-        log=EventLog() if events else None,
+        keep_events=events,
         progress=progress,
     )
     loaded_at = perf_counter()

@@ -6,21 +6,25 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING, Final, TypedDict
 
 from kvsim.analysis.metrics import latency_ms
 from kvsim.core.sequence import Status
 from kvsim.core.sharding import shard
-from kvsim.saving import new_files
+from kvsim.errors import UserError
+from kvsim.html import html_notes, html_rows, html_run
+from kvsim.saving import new_files, write_json, write_lines
 from kvsim.splitting.frames import parts_ns, ttft_ns
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
 
     import pandas as pd
     from matplotlib.axes import Axes
 
+    from kvsim.analysis.steps import RunLog
+    from kvsim.events import Event
     from kvsim.provenance import Provenance
     from kvsim.replay_config import ReplayConfig
     from kvsim.result_parts import TraceFacts
@@ -199,6 +203,24 @@ class SplitResult:
         """Return `summary` as one line of JSON."""
         return json.dumps(self.summary(), sort_keys=True, allow_nan=False)
 
+    @property
+    def logs(self) -> tuple[RunLog, ...]:
+        """The events of each instance and when they happened. Needs `events=True`.
+
+        Raises
+        ------
+        UserError
+            If they were not kept.
+        """
+        if not self.outcome.logs:
+            raise UserError("the events of this run were not kept: ask for them with events=True")
+        return self.outcome.logs
+
+    @property
+    def events(self) -> tuple[Sequence[Event], ...]:
+        """Every decision of each instance, in order, by its number. Needs `events=True`."""
+        return tuple(log.events for log in self.logs)
+
     # -- frames and plots
 
     @cached_property
@@ -315,18 +337,26 @@ class SplitResult:
         return f"<SplitResult {self.title}>"
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f'<tr><td style="text-align:left">{escape(name)}</td>'
-            f'<td style="text-align:left">{escape(value)}</td></tr>'
-            for name, value in self.fact_rows()
-        )
-        notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
         return (
-            f"<p><b>{escape(self.title)}</b> (clock: {self.clock}, seed {self.config.seed})</p>"
-            f"<table><tbody>{rows}</tbody></table>{f'<ul>{notes}</ul>' if notes else ''}"
+            html_run(self.title, clock=self.clock, seed=self.config.seed)
+            + html_rows(self.fact_rows(), align="left")
+            + html_notes(self.notes)
         )
 
     # -- files
+
+    def perfetto(self, path: str | PathLike[str]) -> None:
+        """Write the run as a timeline that ui.perfetto.dev shows. Needs `events=True`.
+
+        Raises
+        ------
+        UserError
+            If the events were not kept, or the file cannot be written.
+        """
+        from kvsim.splitting.timeline import split_lines
+
+        lines = split_lines(self.outcome, self.logs, name=self.title, clock=self.clock)
+        write_lines(path, lines)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write run.json, requests, sends and pieces (Parquet), parts.png and request.png.
@@ -342,11 +372,8 @@ class SplitResult:
         with new_files(path, last="run.json") as folder:
             for name in ("requests", "sends", "pieces"):
                 getattr(self, name).to_parquet(folder / f"{name}.parquet", index=False)
-            summary = json.dumps(self.summary(), sort_keys=True, allow_nan=False, indent=2)
-            (folder / "run.json").write_text(f"{summary}\n", encoding="utf-8")
-            from kvsim.analysis.plots import new_figure
+            write_json(folder / "run.json", self.summary())
+            from kvsim.analysis.plots import save_plot
 
-            for name, plot in (("parts", self.plot_parts), ("request", self.plot_request)):
-                figure = new_figure()
-                plot(ax=figure.add_subplot())
-                figure.savefig(folder / f"{name}.png", dpi=130)
+            save_plot(folder / "parts.png", self.plot_parts)
+            save_plot(folder / "request.png", self.plot_request)

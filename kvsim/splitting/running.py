@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from random import Random
 from typing import TYPE_CHECKING
 
+from kvsim.analysis.records import EventLog
+from kvsim.analysis.steps import RunLog
+from kvsim.analysis.timeline import TimelineBackend
 from kvsim.backends import open_cluster
 from kvsim.backends.setup import ClusterSetup, InstanceSetup
+from kvsim.building import build_instance
 from kvsim.collector import paused_collector
 from kvsim.config import Role
 from kvsim.core.engine import run
-from kvsim.core.handoff import Instance
-from kvsim.core.manager import CacheManager
 from kvsim.core.ops import OpIds
-from kvsim.core.scheduler import Scheduler
 from kvsim.core.sharding import KVLayout
 from kvsim.core.split import SplitScheduler
 from kvsim.cost import KvKind
@@ -25,9 +25,9 @@ from kvsim.splitting.watch import SplitWatch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from kvsim.analysis.records import EventLog
+    from kvsim.analysis.timeline import TurnRecord
     from kvsim.backends.setup import TensorFigures, WireFigures
-    from kvsim.core.handoff import AttemptFailure, Handoff
+    from kvsim.core.handoff import AttemptFailure, Handoff, Instance
     from kvsim.core.ports import EvictionPolicy, PolicyContext
     from kvsim.cost import ModelShape
     from kvsim.replay_config import ReplayConfig
@@ -38,13 +38,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitJob:
-    """What is to be replayed on which instances. `config` has nothing left open."""
+    """What is to be replayed on which instances. `config` has nothing left open.
+
+    `keep_events`: whether the events of each instance and the turns of the engine are kept.
+    """
 
     config: ReplayConfig
     settings: SplitSettings
     trace: Trace
     new_policy: Callable[[PolicyContext], EvictionPolicy]
-    log: EventLog | None = None
+    keep_events: bool = False
     progress: Callable[[int, int], None] | None = None
 
     @property
@@ -63,7 +66,10 @@ class SplitJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitOutcome:
-    """What a split run leaves. `end_at` is the time of its last answer, in nanoseconds."""
+    """What a split run leaves. `end_at` is the time of its last answer, in nanoseconds.
+
+    `logs` are the events of each instance, by its number; empty unless they were asked for.
+    """
 
     handoffs: tuple[Handoff, ...]
     failures: tuple[AttemptFailure, ...]
@@ -75,6 +81,7 @@ class SplitOutcome:
     instances: tuple[InstanceSetup, ...]
     tensors: TensorFigures | None
     notes: tuple[str, ...]
+    logs: tuple[RunLog, ...] = ()
 
 
 def kv_layout(model: ModelShape, num_ranks: int) -> KVLayout:
@@ -97,17 +104,23 @@ def run_split(job: SplitJob) -> SplitOutcome:
     UserError
         If the backend cannot be had, or the instances do not fit each other.
     """
-    scheduler, instances = build_split(job)
+    logs = [EventLog() for _ in job.roles] if job.keep_events else []
+    scheduler, instances = _build(job, logs)
     setup = _cluster(job, instances)
     opened = open_cluster(job.config.backend, setup)
+    # Each notes how far the events of its own instance had come in a turn.
+    turns: list[list[TurnRecord]] = [[] for _ in logs]
+    backend = opened.backend
+    for log, own in zip(logs, turns, strict=True):
+        backend = TimelineBackend(backend, log.events, own)
     total = job.trace.num_requests
     progress = job.progress
     tell = None if progress is None else lambda: progress(len(scheduler.ended), total)
     watch = SplitWatch(tell)
     try:
-        run(scheduler, opened.backend, observer=watch)
+        run(scheduler, backend, observer=watch)
     finally:
-        opened.backend.close()
+        backend.close()
     for each in instances:
         each.manager.check()
     return SplitOutcome(
@@ -121,43 +134,44 @@ def run_split(job: SplitJob) -> SplitOutcome:
         instances=setup.instances,
         tensors=None if opened.tensors is None else opened.tensors(),
         notes=tuple(opened.notes()),
+        logs=tuple(
+            RunLog(
+                events=log.events,
+                turns=own,
+                requests=job.trace.requests,
+                tier_blocks=each.manager.config.tier_blocks,
+                clock=job.config.clock.value,
+            )
+            for log, own, each in zip(logs, turns, instances, strict=False)  # no logs, or one each
+        ),
     )
 
 
-def build_split(job: SplitJob) -> tuple[SplitScheduler, list[Instance]]:
+def _build(job: SplitJob, logs: Sequence[EventLog]) -> tuple[SplitScheduler, list[Instance]]:
     """Return the scheduler of a split run before its first turn, and its instances."""
-    trace, sink = job.trace, job.log
-    new_policy = job.new_policy
+    trace, new_policy = job.trace, job.new_policy
     if has_retention(trace.requests):
         new_policy = with_retention(new_policy)
     new_op_id = OpIds()
     instances: list[Instance] = []
     for number, role in enumerate(job.roles):
         config = job.config_of(role)
-        manager = CacheManager(
-            without_excess(config, trace, can_fail=_can_fail(job)).cache(
-                block_size=trace.block_size
-            ),
-            new_policy,
-            rng=Random(f"{config.seed}, instance {number}"),
-            recompute_ns=cost_model(config, trace.block_size).recompute_ns,
-            instance=number,
-            transfer_timeout_ns=config.transfer_timeout_ns,
-            sink=sink,
-            new_op_id=new_op_id,
+        sized = without_excess(config, trace, can_fail=_can_fail(job))
+        instances.append(
+            build_instance(
+                number,
+                role,
+                cache=sized.cache(block_size=trace.block_size),
+                scheduler=config.scheduler(),
+                new_policy=new_policy,
+                seed=config.seed,
+                recompute_ns=cost_model(config, trace.block_size).recompute_ns,
+                new_op_id=new_op_id,
+                sink=logs[number] if logs else None,
+            )
         )
-        # What fails ends on its instance; whether it is tried again is decided above.
-        rules = replace(config.scheduler(), max_attempts=1)
-        scheduler = Scheduler(manager, (), rules, instance=number, sink=sink)
-        instances.append(Instance(number, role, manager, scheduler))
-    above = SplitScheduler(
-        instances,
-        trace.requests,
-        job.settings.core(max_attempts=job.config.max_attempts),
-        new_op_id=new_op_id,
-        sink=sink,
-    )
-    return above, instances
+    rules = job.settings.core(max_attempts=job.config.max_attempts)
+    return SplitScheduler(instances, trace.requests, rules, new_op_id=new_op_id), instances
 
 
 def _can_fail(job: SplitJob) -> bool:

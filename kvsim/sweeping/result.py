@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ import pandas as pd
 
 from kvsim.analysis.metrics import DEFINITIONS
 from kvsim.errors import ConfigError, UnknownNameError
-from kvsim.saving import new_files
+from kvsim.saving import new_files, write_json
 from kvsim.sweeping.cells import CellStatus, Figure
 from kvsim.sweeping.compare import (
     CONFIDENCE,
@@ -295,8 +294,7 @@ class SweepResult:
         """
         with new_files(path, last="sweep.json") as folder:
             self.frame.to_parquet(folder / "sweep.parquet", index=False)
-            text = json.dumps(self.summary(), sort_keys=True, allow_nan=False, indent=2)
-            (folder / "sweep.json").write_text(f"{text}\n", encoding="utf-8")
+            write_json(folder / "sweep.json", self.summary())
 
     def _attrs(self) -> dict[str, JsonValue]:
         variants: dict[str, JsonValue] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from kvsim.errors import InvariantError
 from kvsim.events import BlocksRemoved, BlocksStored
@@ -44,6 +44,10 @@ class EventMirror:
             readable.difference_update(event.keys)
 
 
+# What is compared as it is. Most of a cache's state are long lists of numbers: a loop in C.
+_PLAIN: Final = frozenset({int, str, bytes, float, bool, type(None)})
+
+
 def digest(value: object, *, without: Iterable[object] = ()) -> object:
     """Return a value that compares equal exactly when the state reachable from `value` does.
 
@@ -64,9 +68,13 @@ def _digest(value: object, stop: set[int], seen: dict[int, int]) -> object:
         return ("seen", seen[id(value)])
     seen[id(value)] = len(seen)
     if isinstance(value, dict):
+        if _PLAIN.issuperset(map(type, value)) and _PLAIN.issuperset(map(type, value.values())):
+            return list(value.items())
         return [(_digest(k, stop, seen), _digest(v, stop, seen)) for k, v in value.items()]
     if isinstance(value, list | tuple):
-        return [_digest(each, stop, seen) for each in value]
+        if _PLAIN.issuperset(map(type, value)):
+            return list(value)
+        return [each if type(each) in _PLAIN else _digest(each, stop, seen) for each in value]
     if isinstance(value, set | frozenset):
         return {id(each) if not isinstance(each, int | str | tuple) else each for each in value}
     names = [name for cls in type(value).__mro__ for name in getattr(cls, "__slots__", ())]
@@ -74,4 +82,6 @@ def _digest(value: object, stop: set[int], seen: dict[int, int]) -> object:
         names = [field.name for field in fields(value)]
     own = [(name, getattr(value, name)) for name in names if hasattr(value, name)]
     own += sorted(cast("dict[str, object]", getattr(value, "__dict__", {})).items())
-    return [(name, _digest(each, stop, seen)) for name, each in own]
+    return [
+        (name, each if type(each) in _PLAIN else _digest(each, stop, seen)) for name, each in own
+    ]

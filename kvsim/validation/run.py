@@ -14,13 +14,12 @@ from kvsim.backends.setup import Clock
 from kvsim.calibration import Calibration, calibrate, load_calibration
 from kvsim.calibration.measure import fit_probes
 from kvsim.calibration.probe import MOST_BLOCKS, Prober
-from kvsim.core.attempt import BlockLayout
 from kvsim.errors import ConfigError
 from kvsim.execution import Job, with_time_scale
 from kvsim.policies import policy_factory
 from kvsim.recording import rerun
 from kvsim.replay_config import ReplayConfig
-from kvsim.sizing import resolve
+from kvsim.sizing import resolve, tight_tiers
 from kvsim.trace import annotate_next_use
 from kvsim.validation.compare import compare
 from kvsim.validation.predict import predict
@@ -34,10 +33,6 @@ if TYPE_CHECKING:
     from kvsim.calibration.probe import Sample
     from kvsim.settings import Settings
     from kvsim.trace import Trace
-
-GPU_PERCENT: Final = 5
-CPU_PERCENT: Final = 15
-"""Of the blocks of the trace that differ: small enough for blocks to go down and come back."""
 
 DEFAULT_TOLERANCE: Final = 0.1
 _IN_RUN: Final = "in this call, by copies beside those of the run"
@@ -91,7 +86,7 @@ def validate(
     calibration = calibration if file is None else file
     began = perf_counter()
     loaded = read_trace(trace, config)
-    job = _job(with_sizes(config, loaded), loaded, progress)
+    job = _job(tight_tiers(config, loaded), loaded, progress)
     before, source = _calibration(calibration, job)
     prober = None
     if calibration is None:
@@ -155,22 +150,6 @@ def _job(config: ReplayConfig, trace: Trace, progress: Callable[[int, int], None
     )
     scale = with_time_scale(job).config.time_scale
     return replace(job, config=replace(job.config, time_scale=scale))
-
-
-def with_sizes(config: ReplayConfig, trace: Trace) -> ReplayConfig:
-    """Return the settings with sizes of the tiers at which blocks are swapped.
-
-    Those that are given stay as they are.
-    """
-    num_unique = len({key for request in trace.requests for key in request.block_keys})
-    longest = max(BlockLayout(each, trace.block_size).num_most_blocks for each in trace.requests)
-    least = 2 * (longest + config.decode_reserve_blocks)
-    gpu_blocks, cpu_blocks = config.gpu_blocks, config.cpu_blocks
-    if gpu_blocks is None and config.gpu_gib is None:
-        gpu_blocks = max(num_unique * GPU_PERCENT // 100, least)
-    if cpu_blocks is None and config.cpu_gib is None:
-        cpu_blocks = max(1, num_unique * CPU_PERCENT // 100)
-    return replace(config, gpu_blocks=gpu_blocks, cpu_blocks=cpu_blocks)
 
 
 def _calibration(

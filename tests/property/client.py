@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from kvsim.core.attempt import Attempt, BlockLayout
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from kvsim.types import BlockKey, Request
 
 
@@ -49,3 +51,13 @@ def new_attempt(
         num_wanted_blocks=max(num_blocks, min(num_blocks + reserve, layout.num_most_blocks)),
         no_reload=no_reload,
     )
+
+
+def num_common_steps(clients: Iterable[Client], num_steps: int) -> int:
+    """Return the steps that each can make, `num_steps` at most: it has blocks, and tokens left."""
+    for client in clients:
+        layout = client.attempt.layout
+        while layout.num_blocks(client.num_kv + num_steps) > len(client.attempt.table):
+            num_steps -= 1
+        num_steps = min(num_steps, client.request.num_output_tokens - client.num_made)
+    return num_steps

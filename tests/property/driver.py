@@ -15,9 +15,10 @@ from kvsim.policies import policy_factory
 from kvsim.policies.rank import RankPolicy
 from kvsim.testing import CheckedPolicy, EventMirror, PerBlockLRU, Prompt, digest, make_request
 from kvsim.types import PartialRule
-from tests.property.client import Client, new_attempt
+from tests.property.client import Client, new_attempt, num_common_steps
 from tests.property.memory import Memory, OpenOp, Piece, blocks_written
 from tests.property.promises import (
+    check_a_large_one_fits,
     check_nothing_is_left,
     check_promises,
     check_reloads,
@@ -240,7 +241,7 @@ class Driver:
         assert op is not None
         self.building = None
         if all(piece.is_decode for piece in op.pieces):
-            op.num_steps = self._num_steps(num_steps)
+            op.num_steps = num_common_steps(self.batch, num_steps)
         after: set[OpId] = set()
         for piece in op.pieces:
             if piece.is_decode:
@@ -257,15 +258,6 @@ class Driver:
         self.manager.issue_forward(op.op_id, op.after)
         self.memory.start(op)
         return op
-
-    def _num_steps(self, num_steps: int) -> int:
-        """Steps that every member of a run can make: it has the blocks, and tokens to make."""
-        for client in self.batch:
-            layout = client.attempt.layout
-            while layout.num_blocks(client.num_kv + num_steps) > len(client.attempt.table):
-                num_steps -= 1
-            num_steps = min(num_steps, client.request.num_output_tokens - client.num_made)
-        return num_steps
 
     # -- answers
 
@@ -403,12 +395,4 @@ class Driver:
             self.drain()
             assert len(self.mirror.events) > before, "a tier never gets its size"
         check_nothing_is_left(self)
-        gpu = self.manager.upkeep.num_blocks()
-        client = self.submit(Prompt((9,) * gpu, self.config.block_size))
-        for _ in range(3 * gpu + 3):
-            if self.admit(client):
-                break
-            self.drain()
-        assert client in self.running, "one of the size of the GPU tier is never admitted"
-        self.end(client)
-        self.check()
+        check_a_large_one_fits(self)

@@ -11,6 +11,7 @@ from kvsim.core.check import evictable_nodes
 from kvsim.core.residency import ABSENT, INCOMING, LEAVING, READY
 from kvsim.core.tree import ROOT
 from kvsim.events import BlocksStored
+from kvsim.testing import Prompt
 from tests.property.memory import expected_content, num_full_slots
 
 if TYPE_CHECKING:
@@ -131,6 +132,19 @@ def check_nothing_is_left(driver: Driver) -> None:
         assert tier.pool.capacity == driver.manager.upkeep.num_blocks(tier.index)
         assert not tier.reads
     check_promises(driver)
+
+
+def check_a_large_one_fits(driver: Driver) -> None:
+    """Assert that nothing is in the way of a request of the size of the GPU tier."""
+    gpu = driver.manager.upkeep.num_blocks()
+    client = driver.submit(Prompt((9,) * gpu, driver.config.block_size))
+    for _ in range(3 * gpu + 3):
+        if driver.admit(client):
+            break
+        driver.drain()
+    assert client in driver.running, "one of the size of the GPU tier is never admitted"
+    driver.end(client)
+    driver.check()
 
 
 def missing_blocks(driver: Driver, attempt: Attempt) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -39,8 +40,13 @@ class LowestFirst:
         found = context.shared.setdefault("test.worth", table)
         assert isinstance(found, dict)
         self._worth = found
+        known: Counter[NodeId] = Counter()  # in how many tiers
+        counted = context.shared.setdefault("test.known", known)
+        assert isinstance(counted, Counter)
+        self._known = counted
 
     def on_insert(self, nodes: Sequence[NodeId], depth: int, info: AccessInfo | None) -> None:
+        self._known.update(nodes)
         self._note(nodes, depth, info)
         self._policy.on_insert(nodes, depth, info)
 
@@ -61,9 +67,11 @@ class LowestFirst:
 
     def on_remove(self, nodes: Sequence[NodeId], reason: RemoveReason) -> None:
         self._listed.difference_update(nodes)
-        if reason not in {"demoted", "promoted"}:
+        self._known.subtract(nodes)
+        if reason not in {"demoted", "promoted", "swapped", "retired"}:
             for node in nodes:
-                self._worth.pop(node, None)
+                if not self._known[node]:
+                    self._worth.pop(node, None)
         self._policy.on_remove(nodes, reason)
 
     def choose_victims(self, n: int, peel: Peel, now: int) -> list[NodeId]:

@@ -19,14 +19,14 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 def test_the_manager_keeps_its_promises_whatever_comes_in_whatever_order() -> None:
     run_state_machine_as_test(
         ManagerMachine,
-        settings=settings(max_examples=250, stateful_step_count=50, suppress_health_check=SLOW),
+        settings=settings(max_examples=40, stateful_step_count=50, suppress_health_check=SLOW),
     )
 
 
 def test_it_keeps_them_with_an_operator_who_pins_evicts_flushes_and_resizes() -> None:
     run_state_machine_as_test(
         UpkeepMachine,
-        settings=settings(max_examples=120, stateful_step_count=50, suppress_health_check=SLOW),
+        settings=settings(max_examples=50, stateful_step_count=50, suppress_health_check=SLOW),
     )
 
 

@@ -12,6 +12,7 @@ import kvsim
 from kvsim.cli import main
 from kvsim.cli.pd import SPLIT_OPTIONS
 from kvsim.trace import write
+from tests.trace_events import check_timeline, read_timeline
 from tests.unit.splitting.test_split import prompts
 
 ROOT = Path(__file__).parents[2]
@@ -89,3 +90,17 @@ def test_pd_says_in_one_line_what_is_wrong(
     assert out == ""
     assert says in err
     assert err.count("\n") == 1
+
+
+def test_pd_writes_a_timeline(
+    trace: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.json"
+    assert main(["pd", trace, "--tp", "2:1", "--perfetto", str(file)]) == 0
+    check_timeline(read_timeline(file.read_text(encoding="utf-8")))
+    capsys.readouterr()
+    command = ["pd", trace, "--tp", "1", "--perfetto", str(file), "--sweep", "link=1,10"]
+    assert main(command) == 2
+    assert "--perfetto is of one run, and --sweep makes many" in capsys.readouterr().err
+    assert main(["pd", trace, "--tp", "1", "--perfetto", str(tmp_path)]) == 2
+    assert "it is a folder; name a file" in capsys.readouterr().err

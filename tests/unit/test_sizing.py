@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+import kvsim
 from kvsim.errors import ConfigError
 from kvsim.replay_config import ReplayConfig
-from kvsim.sizing import cost_model, needed_blocks, resolve, without_excess
+from kvsim.sizing import cost_model, needed_blocks, resolve, tight_tiers, without_excess
 from tests.unit.stories import three_prompts
 
 GIB = 2**30
@@ -77,3 +80,22 @@ def test_a_size_within_reach_stays() -> None:
     less = without_excess(config, three_prompts())
     assert (less.gpu_blocks, less.cpu_blocks) == (20, 3)
     assert without_excess(ReplayConfig(gpu_blocks=7), three_prompts()).gpu_blocks == 7
+
+
+def test_sizes_are_shares_of_the_blocks_that_differ_and_never_too_small() -> None:
+    trace = kvsim.sample("chat")
+    # 49,987 blocks differ (of 116,117 references): 5 % and 15 %, rounded down.
+    num_unique = len({key for each in trace.requests for key in each.block_keys})
+    sized = tight_tiers(ReplayConfig(), trace)
+    assert (sized.gpu_blocks, sized.cpu_blocks) == (num_unique // 20, num_unique * 15 // 100)
+    few = replace(trace, requests=trace.requests[:5])
+    # Twice the longest request with its output, and the reserve of 1 block.
+    most = max(
+        -(-(each.num_input_tokens + each.num_output_tokens - 1) // 64) for each in few.requests
+    )
+    assert tight_tiers(ReplayConfig(), few).gpu_blocks == 2 * (most + 1)
+    given = tight_tiers(ReplayConfig(gpu_blocks=7, cpu_blocks=8), trace)
+    assert (given.gpu_blocks, given.cpu_blocks) == (7, 8)
+    one = replace(few.requests[0], block_keys=(1,), num_input_tokens=64, num_output_tokens=1)
+    # 15 % of one block is none: a tier is a block at least.
+    assert tight_tiers(ReplayConfig(), replace(few, requests=(one,))).cpu_blocks == 1

@@ -180,8 +180,15 @@ def test_next_uses_never_fall_along_a_path(prompt: Prompt, block_size: int) -> N
     assert len(request.next_use_at) == len(request.block_keys)
 
 
-@given(cache_configs(max_gpu_blocks=3, max_cpu_blocks=2))
+@given(cache_configs(max_gpu_blocks=3, max_cpu_blocks=2, max_disk_blocks=4))
 def test_caches_are_as_small_as_asked_for(config: CacheConfig) -> None:
-    gpu, cpu = config.tier_blocks
+    gpu, cpu, *disk = config.tier_blocks
     assert 1 <= gpu <= 3
-    assert 0 <= cpu <= 2
+    # A disk needs a tier above it.
+    assert len(disk) <= cpu <= 2
+    assert all(1 <= blocks <= 4 for blocks in disk)
+
+
+@given(cache_configs(max_disk_blocks=0))
+def test_caches_have_no_third_tier_where_none_is_asked_for(config: CacheConfig) -> None:
+    assert len(config.tier_blocks) == 2

@@ -213,8 +213,8 @@ class SwapRig:
             )
         ids = [self._rng.permutation(self.num_blocks)[: 2 * num_blocks] for _ in range(2)]
         orders = {
-            Direction.UP: _order(_HOST, _GPU, ids[0][:num_blocks], ids[1][:num_blocks]),
-            Direction.DOWN: _order(_GPU, _HOST, ids[1][num_blocks:], ids[0][num_blocks:]),
+            Direction.UP: copy_order(_HOST, _GPU, ids[0][:num_blocks], ids[1][:num_blocks]),
+            Direction.DOWN: copy_order(_GPU, _HOST, ids[1][num_blocks:], ids[0][num_blocks:]),
         }
         wanted = [each for way, each in orders.items() if direction in (way, Direction.BOTH)]
         return self._time(
@@ -351,7 +351,8 @@ def fit_link(measured: Sequence[CopyTimes]) -> LinkFit:
     return LinkFit(round(latency_ns), round(10**9 / byte_ns), round(100 * error, 2))
 
 
-def _order(source: Place, target: Place, source_ids: Rows, target_ids: Rows) -> TransferOrder:
+def copy_order(source: Place, target: Place, source_ids: Rows, target_ids: Rows) -> TransferOrder:
+    """Return an order to copy blocks that waits for nothing."""
     return TransferOrder(
         op_id=0,
         after=(),

@@ -27,6 +27,7 @@ from kvsim.backends.paddle.bench import (
     Direction,
     SwapRig,
     Unit,
+    copy_order,
     fit_link,
     measure_copies,
     shape_of,
@@ -38,7 +39,7 @@ from kvsim.backends.paddle.cudart import Cuda
 from kvsim.backends.paddle.gpu_overlap import measure_overlap
 from kvsim.backends.paddle.layout import Layout, fitted
 from kvsim.backends.paddle.memory import RankMemory, Tally
-from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots, TransferOrder
+from kvsim.backends.paddle.orders import Blocks, ForwardOrder, Slots
 from kvsim.backends.paddle.pool import KVPool
 from kvsim.backends.paddle.runtime import load_paddle
 from kvsim.backends.paddle.shape import find_shape
@@ -214,11 +215,11 @@ def _wrong_blocks(
     first, below, last = (rng.permutation(num_blocks)[: num_blocks // 2] for _ in range(3))
     seeds = rng.integers(-(2**63), 2**63 - 1, len(first))
     _forward(memory, tally, writes=Blocks(first, seeds))
-    down = memory.copy_blocks(_transfer(_GPU, _HOST, first, below))
+    down = memory.copy_blocks(copy_order(_GPU, _HOST, first, below))
     while not down.is_done():
         pass
     _forward(memory, tally, writes=Blocks(np.arange(num_blocks), np.zeros(num_blocks, np.int64)))
-    order = _transfer(_HOST, _GPU, below, last)
+    order = copy_order(_HOST, _GPU, below, last)
     up = [memory.copy_layer(order, layer) for layer in range(memory.num_layers)]
     while not all(layer.is_done() for layer in up):
         pass
@@ -247,19 +248,6 @@ def _forward(
     )
     for layer in range(memory.num_layers):
         memory.compute_layer(order, tally, layer)
-
-
-def _transfer(source: Place, target: Place, here: Any, there: Any) -> TransferOrder:  # noqa: ANN401
-    return TransferOrder(
-        op_id=0,
-        after=(),
-        gate=Gate.OP,
-        deadline_at=None,
-        source=source,
-        target=target,
-        source_ids=here,
-        target_ids=there,
-    )
 
 
 # -- the command

@@ -173,7 +173,7 @@ class RankMemory:
         began = self._copy_clock()
         copy = begin(layer)
         tally.copy_ns += self._copy_clock() - began
-        return copy if copy.is_done() else TimedCopy(copy, tally)
+        return copy if copy is DONE else TimedCopy(copy, tally)
 
     def goes_whole(self, order: TransferOrder) -> bool:
         """Whether a transfer had better be one piece of work: nobody can wait for its layers.

@@ -213,7 +213,7 @@ class Endpoint:
                 self._take(fact)
             self._expire()
             left_ns = give_up_at - time.monotonic_ns()
-            if self._events or left_ns <= 0:
+            if self._events or left_ns <= 0 or self._broken is not None:
                 break
             fact = self._thread.next_fact(min(left_ns, self._until_next_ns()) / 10**9)
             if fact is not None:

@@ -5,23 +5,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NoReturn
 
-from kvsim.errors import UserError
+from kvsim.errors import ContractError
 
 
-class TransportContractError(UserError):
-    """A transport broke its contract (see `kvsim.backends.transports.ports.Transport`).
-
-    Parameters
-    ----------
-    sentence
-        The sentence of the contract that it broke, word for word.
-    problem
-        What was seen.
-    """
-
-    def __init__(self, sentence: str, problem: str) -> None:
-        super().__init__(f'{problem}. The contract: "{sentence}"')
-        self.sentence, self.problem = sentence, problem
+class TransportContractError(ContractError):
+    """A transport broke its contract (see `kvsim.backends.transports.ports.Transport`)."""
 
 
 class Sentence(StrEnum):

@@ -147,7 +147,7 @@ def test_frames_that_are_whole_but_not_in_their_place_are_noticed(
         (
             framed(header_body(1), body("end", 0, None)),
             # 14 bytes for the line, 4 + 28 + 4 for the header
-            "frame 1, byte 50: Expected `array` of at least length 10, got 3",
+            "frame 1, byte 50: Expected `array` of at least length 13, got 3",
         ),
         (framed(header_body(), body("turn", 0.5, [], [], [])), ": Expected `int`, got `float`"),
         (framed(header_body(), body("turn", True, [], [], [])), ": Expected `int`, got `bool`"),
@@ -177,13 +177,13 @@ def test_frames_that_are_whole_but_not_in_their_place_are_noticed(
         ),
         (framed(header_body(), body("end", 0, None)) + b"x", "byte 65: more bytes after"),
         (
-            framed(header_body(1), body("request", 0, 0, 7, 1, 1, None, 0, None, None)),
+            framed(header_body(1), body("request", 0, 0, 7, 1, 1, None, 0, None, None, [], 0, 0)),
             "Expected `array`, got `int` - at `$[3]`",
         ),
         (framed(header_body(), b"\xdd\xff\xff\xff\xff"), "Input data was truncated"),
         (framed(header_body(), b"\x95\xa4turn\x05\x90\x90" + b"\x91" * 9999), "Expected"),
         (
-            framed(header_body(1), b"\x9a\xa7request\x00\x00\x91" + b"\x91" * 9999),
+            framed(header_body(1), b"\x9d\xa7request\x00\x00\x91" + b"\x91" * 9999),
             "values are nested too deeply",
         ),
     ],

@@ -19,6 +19,7 @@ from tests.property.story import (
     matched,
     new_driver,
     p,
+    push_down,
     readable,
     refused,
     served,
@@ -249,6 +250,21 @@ def test_a_swap_takes_nothing_that_others_refer_to_or_that_has_children() -> Non
     driver.preempt(client, how=Preempt.SWAP)
     driver.drain()
     assert (readable(driver, 0), readable(driver, 1)) == ({A, (1, 3)}, {AB})
+
+
+def test_a_swap_drops_no_more_below_than_it_needs() -> None:
+    # "56" fills the CPU. Of "12" only the second block goes down: "1" is the parent of "13".
+    driver = new_driver(5, 2)
+    served(driver, p("56"))
+    push_down(driver)
+    client = admitted(driver, p("12"), num_output_tokens=3)
+    answer(driver, issued(driver, client))
+    other = admitted(driver, p("13"))
+    answer(driver, issued(driver, other))
+    driver.preempt(client, how=Preempt.SWAP)
+    driver.drain()
+    driver.check()
+    assert readable(driver, 1) == {AB, (5,)}
 
 
 def test_a_swap_leaves_on_the_gpu_what_finds_no_room_below() -> None:

@@ -296,6 +296,61 @@ def test_what_a_shrinking_tier_holds_moves_to_the_tier_below() -> None:
     assert driver.cache.gpu.pool.capacity == 2
 
 
+def shrunk(driver: Driver, tier: int, num_blocks: int) -> None:
+    """Make a tier smaller and issue the copies that it takes."""
+    for op in driver.manager.resize(tier, num_blocks, driver.now).ops:
+        driver.memory.start_transfer(op)
+    driver.check()
+
+
+@pytest.mark.parametrize("mode", ["exclusive", "back"])
+def test_a_third_tier_that_shrinks_drops_what_it_holds(mode: str) -> None:
+    driver = new_driver(2, 2, 4, mode=mode)
+    served(driver, p("12"))
+    served(driver, p("45"))  # "12" is on the CPU
+    for op in driver.manager.make_room_below(2, driver.now):
+        driver.memory.start_transfer(op)
+    driver.drain()
+    assert matched(driver, p("12")) == (2, 2)
+    shrunk(driver, 2, 1)
+    assert len(matched(driver, p("12"))) <= 1
+    assert driver.cache.tiers[2].pool.capacity == 1
+    driver.close()
+
+
+def test_a_tier_gets_its_size_after_a_failed_write_back_though_blocks_hang_below() -> None:
+    driver = new_driver(4, 4)
+    served(driver, p("12"))
+    served(driver, p("34"))
+    served(driver, p("5"))  # block 2 of the first is on the CPU, block 1 stays
+    waiting = refused(driver, p("67"))
+    answer(driver, last_transfer(driver), Outcome.FAILED)
+    driver.waiting.remove(waiting)
+    # "3" and "34" are dropped at once; "1" has a child below, and moves.
+    shrunk(driver, 0, 1)
+    driver.drain()
+    driver.check()
+    assert matched(driver, p("12")) == (1, 1)
+    assert driver.cache.gpu.pool.capacity == 1
+    driver.close()
+
+
+def test_where_only_blocks_with_something_below_must_go_that_goes_first() -> None:
+    driver = new_driver(3, 4)
+    served(driver, p("12"))
+    served(driver, p("3"))
+    waiting = refused(driver, p("4"))  # block 2 of the first goes down
+    answer(driver, last_transfer(driver))
+    driver.waiting.remove(waiting)
+    assert matched(driver, p("12")) == (0, 1)
+    driver.cache.gpu.drop_next = True  # as after a failed write-back
+    driver.manager.pin_prefix(keys("3"))
+    shrunk(driver, 0, 1)
+    assert matched(driver, p("12")) == ()
+    driver.manager.unpin_prefix(keys("3"))
+    driver.close()
+
+
 def test_a_tier_that_shrinks_while_blocks_go_down_and_comes_back_has_every_id_once() -> None:
     driver = new_driver(4, 4)
     served(driver, p("1234"))

@@ -143,7 +143,10 @@ def test_what_cannot_be_fitted_is_refused() -> None:
 @pytest.mark.skipif(
     "KVSIM_TRACES" not in os.environ, reason="KVSIM_TRACES names no folder of public traces"
 )
-@pytest.mark.parametrize(("name", "most"), [("conversation", 0.01), ("synthetic", 0.01)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [pytest.param("conversation", 0.01, marks=pytest.mark.thorough), ("synthetic", 0.01)],
+)
 def test_a_real_trace_is_imitated_within_a_hundredth(name: str, most: float) -> None:
     file = Path(os.environ["KVSIM_TRACES"]) / "mooncake" / f"{name}_trace.jsonl"
     if not file.exists():

@@ -82,7 +82,10 @@ def test_a_parent_that_is_worth_less_goes_as_soon_as_it_is_bare() -> None:
     assert victims_of(again, 3, [1, 2, 3], parent={2: 1}) == [2, 1, 3]
 
 
-def test_a_block_takes_its_priority_along_to_the_tier_below() -> None:
+@pytest.mark.parametrize(
+    "reason", [RemoveReason.DEMOTED, RemoveReason.SWAPPED, RemoveReason.RETIRED]
+)
+def test_a_block_takes_its_priority_along_to_the_tier_below(reason: RemoveReason) -> None:
     shared: dict[str, object] = {}
     above = RetentionPolicy(new_context(shared=shared), LRU)
     below = RetentionPolicy(new_context(tier=1, shared=shared), LRU)
@@ -90,11 +93,45 @@ def test_a_block_takes_its_priority_along_to_the_tier_below() -> None:
         above.on_insert([node], 0, info)
         above.on_evictable(node)
     assert victims_of(above, 2, [1, 2]) == [2, 1]
-    above.on_remove([2, 1], RemoveReason.DEMOTED)
-    below.on_insert([2, 1], 0, None)
+    above.on_remove([2, 1], reason)
+    below.on_insert([1, 2], 0, None)  # LRU alone would take 1 first
     for node in (1, 2):
         below.on_evictable(node)
     assert victims_of(below, 2, [1, 2]) == [2, 1]
+
+
+def test_a_block_keeps_its_priority_above_when_its_copy_below_is_evicted() -> None:
+    """Inclusive tiers: node 1 (high) is in both, and node 2 (default) above only."""
+    shared: dict[str, object] = {}
+    above = RetentionPolicy(new_context(shared=shared), LRU)
+    below = RetentionPolicy(new_context(tier=1, shared=shared), LRU)
+    for node, info in ((1, said(0, HIGH)), (2, access(1))):
+        above.on_insert([node], 0, info)
+    below.on_insert([1], 0, None)
+    below.on_remove([1], RemoveReason.EVICTED)
+    above.on_remove([2, 1], RemoveReason.DEMOTED)
+    below.on_insert([1, 2], 0, None)  # LRU alone would take 1 first
+    for node in (1, 2):
+        below.on_evictable(node)
+    assert victims_of(below, 2, [1, 2]) == [2, 1]
+
+
+def test_a_block_gets_its_priority_in_every_tier_that_has_it() -> None:
+    """Node 1 is below, and computed again above by a request that says more; over at 10."""
+    shared: dict[str, object] = {}
+    above = RetentionPolicy(new_context(shared=shared), LRU)
+    below = RetentionPolicy(new_context(tier=1, shared=shared), LRU)
+    below.on_insert([1, 2], 0, None)
+    for node in (1, 2):
+        below.on_evictable(node)
+    above.on_insert([1], 0, said(0, (80, 10)))
+    assert below.choose_victims(1, peel_of({}, [1, 2]), 5) == [2]
+    below.on_remove([2], RemoveReason.EVICTED)
+    below.on_insert([2], 0, None)
+    below.on_evictable(2)
+    above.on_remove([1], RemoveReason.PROMOTED)
+    # Both are worth the same by now, and 1 enters its policy after 2.
+    assert below.choose_victims(2, peel_of({}, [1, 2]), 10) == [2, 1]
 
 
 def test_a_policy_made_later_knows_the_new_size() -> None:

@@ -17,7 +17,6 @@ from kvsim.replay_config import ReplayConfig
 from kvsim.sizing import resolve
 from kvsim.validation.compare import Pair, bootstrap, compare
 from kvsim.validation.predict import Prediction, ScaledCost, ThinkingBackend, predict
-from kvsim.validation.run import with_sizes
 from tests.unit.calibration.made import calibration, line
 
 UP, DOWN = (1, 0), (0, 1)
@@ -113,19 +112,3 @@ def test_a_prediction_repeats_itself_and_swaps() -> None:
     down = [each for each in found[0].transfers if each.source == 0]
     assert down
     assert min(each.finished_at - each.started_at for each in down) >= 340_000
-
-
-def test_sizes_are_shares_of_the_blocks_that_differ_and_never_too_small() -> None:
-    trace = kvsim.sample("chat")
-    # 49,987 blocks differ (of 116,117 references): 5 % and 15 %, rounded down.
-    num_unique = len({key for each in trace.requests for key in each.block_keys})
-    sized = with_sizes(ReplayConfig(), trace)
-    assert (sized.gpu_blocks, sized.cpu_blocks) == (num_unique // 20, num_unique * 15 // 100)
-    few = replace(trace, requests=trace.requests[:5])
-    # Twice the longest request with its output, and the reserve of 1 block.
-    most = max(
-        -(-(each.num_input_tokens + each.num_output_tokens - 1) // 64) for each in few.requests
-    )
-    assert with_sizes(ReplayConfig(), few).gpu_blocks == 2 * (most + 1)
-    given = with_sizes(ReplayConfig(gpu_blocks=7, cpu_blocks=8), trace)
-    assert (given.gpu_blocks, given.cpu_blocks) == (7, 8)

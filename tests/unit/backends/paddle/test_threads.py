@@ -164,7 +164,6 @@ def test_what_cannot_be_made_is_refused_before_a_thread_starts() -> None:
         ({"shape": "model"}, ConfigError, "shape 'model' is that of a model, and none was given"),
         ({"extra_layers": -1}, ConfigError, "extra_layers must be at least 0, not -1"),
         ({"expand_ratio": 0.9}, ConfigError, "expand_ratio must be from 1 .* to 64, not 0.9"),
-        ({"tier_blocks": (8, 8, 8, 8)}, ConfigError, "there are 3 tiers of memory, not 4"),
         ({"tier_blocks": (2**40, 8)}, ConfigError, "GiB of host memory"),
         ({"shape": "huge"}, UnknownNameError, "tiny"),
         ({"device": "tpu"}, ConfigError, "device must be 'cpu' or 'gpu:N'"),
