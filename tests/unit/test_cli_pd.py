@@ -29,7 +29,7 @@ def test_every_option_of_the_split_is_documented() -> None:
     page = (ROOT / "docs" / "split.md").read_text(encoding="utf-8")
     rows = "".join(re.findall(r"^\| `--.*?\|", page, re.MULTILINE))
     documented = set(re.findall(r"`--([a-z-]+)", rows))
-    assert documented == {name.replace("_", "-") for name in SPLIT_OPTIONS} | {"sweep"}
+    assert documented == {name.replace("_", "-") for name in SPLIT_OPTIONS} | {"sweep", "perfetto"}
 
 
 def test_pd_prints_what_the_split_costs(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
