@@ -104,7 +104,8 @@ def a_write_has_one_end(stage: Stage) -> None:
         one.done(write_id)
     ask(one, two)
     ends = [e.write_id for e in one.told if isinstance(e, WriteDone | WriteFailed)]
-    require(sorted(ends[:200]) == ids, Sentence.ONE_END, "not every write has one end")
+    own = sorted(each for each in ends if each in ids)  # the last one asked
+    require(own == ids, Sentence.ONE_END, "not every write has one end")
     tags = [e.tag for e in two.told if isinstance(e, Arrived)]
     expected = [i.to_bytes(4, "big") for i in range(0, 200, 3)]
     require(sorted(tags) == expected, Sentence.ONE_END, "not every tag was told once")
