@@ -145,8 +145,6 @@ class ClusterSetup:
         All of them.
     network
         What lies between them.
-    transport
-        How ranks of different instances reach each other, on real tensors.
     faults, seed, shape, device, forward, time_scale, record_layers
         As in `BackendSetup`.
     """
@@ -157,7 +155,6 @@ class ClusterSetup:
     network: NetworkConfig
     faults: FaultConfig
     seed: int
-    transport: str = "sim"
     shape: str = "tiny"
     device: str = "cpu"
     forward: ForwardTime = ForwardTime.COST

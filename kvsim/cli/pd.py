@@ -30,7 +30,6 @@ SPLIT_OPTIONS: Final[dict[str, tuple[Callable[[str], object], str]]] = {
     "send_timeout_ns": (int, "deadline of a send, in ns; default: none"),
     "reserve_timeout_ns": (int, "how long decode keeps blocks for KV to come, in ns"),
     "max_receiving": (int, "requests a decode instance waits for at a time; default: all"),
-    "transport": (str, "on real tensors: ipc, tcp or rdma; the simulator has sim"),
 }
 """Field of `SplitSettings` -> how its text is read and what `--help` says."""
 

@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from kvsim.api import read_config, read_trace
-from kvsim.backends.setup import Clock
 from kvsim.custom_policy import find_policy
 from kvsim.errors import ConfigError, UserError
 from kvsim.policies import policy_factory
@@ -131,11 +130,6 @@ def _check(config: ReplayConfig, settings: SplitSettings, *, needs_future: bool,
         raise ConfigError(
             f"policy {name!r} knows the future of one instance, not of several: each of them gets"
             " a part of the requests only"
-        )
-    if config.clock is Clock.VIRTUAL and settings.transport not in (None, "sim"):
-        raise ConfigError(
-            f"transport {settings.transport!r} is for a backend with real tensors, such as"
-            " 'paddle'; the simulator has 'sim'"
         )
 
 

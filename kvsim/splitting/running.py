@@ -201,7 +201,6 @@ def _cluster(job: SplitJob, instances: Sequence[Instance]) -> ClusterSetup:
         network=job.settings.network,
         faults=config.faults,
         seed=config.seed,
-        transport=job.settings.transport or "sim",
         shape=config.shape or "tiny",
         device=config.device or "cpu",
         forward=config.forward_time,

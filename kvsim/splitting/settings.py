@@ -43,9 +43,6 @@ class SplitSettings:
         "least_loaded", "round_robin" or "cache_aware".
     send_timeout_ns, reserve_timeout_ns, max_receiving
         See `kvsim.config.SplitConfig`.
-    transport
-        On real tensors: how ranks of different instances reach each other, a name of
-        `kvsim.backends.transports.TRANSPORTS`. The simulator has "sim".
 
     Raises
     ------
@@ -65,7 +62,6 @@ class SplitSettings:
     send_timeout_ns: int | None = None
     reserve_timeout_ns: int | None = None
     max_receiving: int | None = None
-    transport: str | None = None
 
     def __post_init__(self) -> None:
         check_int("prefill", self.prefill, 1)

@@ -77,7 +77,7 @@ def test_pd_sweeps_over_layers_and_chunks(
         (["--sweep", "link=a"], "--sweep: 'link=a' is not NAME=A,B,..."),
         (["--sweep", "layers=0"], "layers must be whole numbers of at least 1, not 0.0"),
         (["--sweep", "link=-1"], "link must be the name of a network or GB/s a card"),
-        (["--transport", "ipc"], "the simulator has 'sim'"),
+        (["--backend", "paddle"], "knows one instance only: it cannot split a run"),
         (["--prefil", "2"], "Did you mean --prefill?"),
         (["--tp", "3"], "cannot be divided among 3 GPUs"),
     ],

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from kvsim.backends.setup import OpenBackend, WireFigures
 from kvsim.backends.sim.backend import SimBackend
 from kvsim.backends.sim.fabric import FabricSetup
-from kvsim.errors import ConfigError
 
 if TYPE_CHECKING:
     from kvsim.backends.setup import BackendSetup, ClusterSetup
@@ -33,18 +32,7 @@ def open_backend(setup: BackendSetup) -> OpenBackend:
 
 
 def open_cluster(setup: ClusterSetup) -> OpenBackend:
-    """Return a simulator of several instances and what lies between them.
-
-    Raises
-    ------
-    ConfigError
-        If a transport other than "sim" is asked for.
-    """
-    if setup.transport != "sim":
-        raise ConfigError(
-            f"transport {setup.transport!r} is for real tensors (backend 'paddle'); the simulator"
-            " has 'sim'"
-        )
+    """Return a simulator of several instances and what lies between them."""
     instances = setup.instances
     backend = SimBackend(
         [each.cost for each in instances],

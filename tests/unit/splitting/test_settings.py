@@ -56,7 +56,7 @@ def test_a_machine_with_fewer_gpus_says_so() -> None:
         ({"routing": "random"}, "unknown routing 'random'"),
         ({"send_timeout_ns": 0}, "send_timeout_ns must be an integer of at least 1, not 0"),
         ({"max_receiving": -1}, "max_receiving must be an integer of at least 1, not -1"),
-        ({"transport": "ipc"}, "transport 'ipc' is for a backend with real tensors"),
+        ({"backend": "paddle"}, "backend 'paddle' knows one instance only: it cannot split a run"),
         ({"instant": True}, "instant means without time"),
         ({"policy": "belady", "decode": 2}, "knows the future of one instance, not of several"),
         ({"gpu_block": 3}, "unknown setting 'gpu_block'. Did you mean 'gpu_blocks'?"),
