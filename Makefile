@@ -68,7 +68,7 @@ lint: $(VENV)/.installed-dev
 
 # What the coverage of the core and the policies is measured with. Measuring takes several times as
 # long as running, so the other tests run without.
-MEASURED := tests/unit/core tests/unit/policies tests/property/test_manager.py \
+MEASURED := tests/unit/core tests/unit/policies tests/unit/test_interventions.py tests/property/test_manager.py \
     tests/property/test_found.py tests/property/test_scheduler.py tests/property/test_differential.py
 PYTEST := $(PY) -m pytest --numprocesses=auto --dist=worksteal
 
