@@ -154,7 +154,23 @@ def desk(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+LONG_PAGES = {"sweeps.md", "tensors.md", "traces.md", "transports.md", "validation.md"}
+"""Pages whose commands take more than ten seconds together: `make thorough` follows these."""
+
+
+def page_params() -> list[object]:
+    """Return the pages, the long ones marked."""
+    return [
+        pytest.param(
+            page,
+            id=str(page.relative_to(ROOT)),
+            marks=[pytest.mark.thorough] if page.name in LONG_PAGES else [],
+        )
+        for page in PAGES
+    ]
+
+
+@pytest.mark.parametrize("page", page_params())
 def test_a_page_can_be_followed_to_its_end(page: Path, desk: Path, programs: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for step in commands_of(text):

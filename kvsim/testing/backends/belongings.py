@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from pathlib import Path
 
@@ -14,13 +15,18 @@ def belongings() -> set[tuple[str, object]]:
     """Return the threads, child processes, shared memory segments and open files, each as a pair.
 
     (what it is for people, what it is for comparison). Threads by `threading`; the rest where the
-    operating system shows it as files: nothing of it elsewhere.
+    operating system shows it as files: nothing of it elsewhere. A segment named after another
+    process that lives is that one's.
     """
     held: set[tuple[str, object]] = {
         (f"thread {thread.name!r}", thread) for thread in threading.enumerate()
     }
-    held |= {(f"child process {pid}", pid) for pid in _children()}
-    held |= {(f"/dev/shm/{name}", name) for name in _names(_SHARED_MEMORY)}
+    children = _children()
+    held |= {(f"child process {pid}", pid) for pid in children}
+    own = {os.getpid(), *children}
+    held |= {
+        (f"/dev/shm/{name}", name) for name in _names(_SHARED_MEMORY) if not _is_elses(name, own)
+    }
     for name in _names(_PROC / "self" / "fd"):
         try:
             target = (_PROC / "self" / "fd" / name).readlink()
@@ -33,6 +39,12 @@ def belongings() -> set[tuple[str, object]]:
 def _children() -> list[int]:
     own = str(os.getpid())
     return [int(name) for name in _names(_PROC) if name.isdigit() and _parent(name) == own]
+
+
+def _is_elses(name: str, own: set[int]) -> bool:
+    """Whether a segment is named after a process that lives and is none of `own`."""
+    named = {int(digits) for digits in re.findall(r"\d{2,7}", name)}
+    return any((_PROC / str(pid)).exists() for pid in named - own)
 
 
 def _parent(pid: str) -> str:
