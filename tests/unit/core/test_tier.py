@@ -121,3 +121,11 @@ def test_no_block_is_ever_lost_or_doubled(steps: list[tuple[str, int]]) -> None:
             pool.unquarantine(n)
         pool.check(owned)
     assert len(pool.free) + len(owned) + pool.num_quarantined == 6
+
+
+def test_a_block_that_is_retiring_is_owned_and_not_held() -> None:
+    # All 4 are taken; ids 2 and 3 are to go: 2 held, 2 retiring, 4 in all.
+    pool = BlockPool(4)
+    pool.take(4)
+    pool.resize(2)
+    assert (pool.num_held, len(pool.retiring), pool.num_owned) == (2, 2, 4)
