@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -50,14 +51,13 @@ class MemoryFile:
         if not hasattr(os, "memfd_create"):
             raise ConfigError("memory for other processes needs memfd_create, which Linux has")
         self._file: int | None = os.memfd_create("kvsim", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        try:
+        with ExitStack() as undo:
+            undo.callback(os.close, self._file)
             os.ftruncate(self._file, num_bytes)
             # Who has mapped it is killed (SIGBUS) by a touch beyond an end that was moved.
             fcntl.fcntl(self._file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
             self._map = mmap.mmap(self._file, num_bytes)
-        except BaseException:
-            os.close(self._file)
-            raise
+            undo.pop_all()
         self._bytes: Bytes | None = np.frombuffer(self._map, np.uint8)
         self._bytes[:] = 0
         self.region = Region(self._bytes.ctypes.data, num_bytes, MemoryKind.HOST)

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -62,11 +63,10 @@ class PeerProcess:
             stdout=subprocess.PIPE,
             text=True,
         )
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             answer = self._ask("open", transport, *peer_id, key.hex(), num_bytes)
-        except BaseException:
-            self.close()
-            raise
+            undo.pop_all()
         self.description = bytes.fromhex(cast("str", answer))
 
     @property
